@@ -1,0 +1,65 @@
+"""The few things anyio does not have."""
+
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+import anyio
+
+T = TypeVar("T")
+
+
+class Latest(Generic[T]):
+    """The newest value, not a queue of values.
+
+    Who was busy for a minute acts on the present. Values count up: a reader keeps
+    the number it saw last and waits for a newer one, so that none is missed and
+    none is seen twice.
+    """
+
+    def __init__(self, value: T) -> None:
+        self._value = value
+        self._number = 0
+        self._changed = anyio.Event()
+
+    @property
+    def value(self) -> T:
+        return self._value
+
+    @property
+    def number(self) -> int:
+        return self._number
+
+    def set(self, value: T) -> None:
+        self._value = value
+        self._number += 1
+        changed, self._changed = self._changed, anyio.Event()
+        changed.set()
+
+    async def newer_than(self, seen: int) -> tuple[int, T]:
+        """Wait until the value is newer than number *seen* (-1: take what is there)."""
+        while self._number <= seen:
+            await self._changed.wait()
+        return self._number, self._value
+
+
+async def race(*contenders: Callable[[], Awaitable[T]]) -> T:
+    """The result of whoever ends first; the others are cancelled.
+
+    The first to raise, if none has ended, raises here as itself and not as a group.
+    """
+    results: list[T] = []
+    errors: list[Exception] = []
+    async with anyio.create_task_group() as group:
+
+        async def run(contender: Callable[[], Awaitable[T]]) -> None:
+            try:
+                results.append(await contender())
+            except Exception as error:  # noqa: BLE001 -- raised again below, unwrapped
+                errors.append(error)
+            group.cancel_scope.cancel()
+
+        for contender in contenders:
+            group.start_soon(run, contender)
+    if results:
+        return results[0]
+    raise errors[0]

@@ -1,0 +1,1 @@
+"""The file format: every key, its type, default, limits and description."""

@@ -1,0 +1,1 @@
+"""Keeps processes running; knows no models."""

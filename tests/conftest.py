@@ -1,0 +1,18 @@
+"""What every test gets."""
+
+from collections.abc import Iterator
+
+import pytest
+from blockbuster import BlockBuster, blockbuster_ctx
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def _the_loop_never_blocks() -> Iterator[BlockBuster]:
+    """A test of ours that blocks the event loop fails (llmgw's code only)."""
+    with blockbuster_ctx("llmgw") as guard:
+        yield guard

@@ -1,0 +1,62 @@
+"""The wire is lenient where versions differ, and strict where engines could die."""
+
+import msgspec
+import pytest
+
+from llmgw.wire import Ask, Ping, Snapshot, decode_line, digest
+
+
+def test_an_unknown_kind_is_passed_over_and_an_unknown_field_is_skipped() -> None:
+    assert decode_line(b'{"t":"confetti","colour":"red"}') is None
+    assert decode_line(b'{"t":"ping","novel":1}') == Ping()
+
+
+@pytest.mark.parametrize(
+    "line", [b"", b"{", b"[]", b'{"t":7}', b"\xff", b'{"t":"ask"}']
+)
+def test_garbage_is_a_value_error(line: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 -- the words are msgspec's
+        decode_line(line)
+
+
+def test_the_digest_is_over_the_replica_as_it_came() -> None:
+    one = decode_line(
+        b'{"t":"snapshot","epoch":1,"rev":2,"complete":true,"replicas":'
+        b'[{"id":"a","generation":1,"engine":"command","novel":1}]}'
+    )
+    assert isinstance(one, Snapshot)
+
+    (wanted,) = one.wanted()
+
+    spaced = b'{ "generation": 1, "novel": 1, "engine": "command", "id": "a" }'
+    assert wanted.digest == digest(spaced)
+    assert wanted.digest != digest(b'{"id":"a","generation":1,"engine":"command"}')
+
+
+@pytest.mark.parametrize(
+    ("replicas", "says"),
+    [
+        ([{"id": "A", "generation": 1, "engine": "x"}], "the id 'A'"),
+        ([{"id": "a\n", "generation": 1, "engine": "x"}], "the id"),
+        ([{"id": "a", "generation": 1, "engine": "x"}] * 2, "stands twice"),
+        ([{"id": "a", "generation": "x", "engine": "x"}], "replicas[0]"),
+        ([{"id": "a"}], "replicas[0]"),
+    ],
+)
+def test_one_bad_replica_refuses_the_snapshot(
+    replicas: list[object], says: str
+) -> None:
+    line = msgspec.json.encode(
+        {"t": "snapshot", "epoch": 1, "rev": 1, "complete": True, "replicas": replicas}
+    )
+    snapshot = decode_line(line)
+    assert isinstance(snapshot, Snapshot)
+
+    with pytest.raises(ValueError, match=says.replace("[", r"\[").replace("]", r"\]")):
+        snapshot.wanted()
+
+
+def test_a_message_round_trips() -> None:
+    ask = Ask(id="1", kind="log_tail", args={"replica": "a"})
+
+    assert decode_line(msgspec.json.encode(ask)) == ask
