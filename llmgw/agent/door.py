@@ -1,0 +1,194 @@
+"""The local door: how a person on the node asks the agent, over a unix socket.
+
+One connection carries one request, a JSON object on a line with `op` and what it
+needs, and gets one answer a line: `{"value": …}` or `{"error": {what, where, fix}}`.
+The agent closes when it has said all; a client that leaves ends what it asked for.
+"""
+
+import logging
+import os
+import socket
+import stat
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.abc
+import msgspec
+from anyio.streams.buffered import BufferedByteReceiveStream
+
+from llmgw.errors import LlmgwError
+
+log = logging.getLogger(__name__)
+
+SYSTEM = Path("/run/llmgw/agent.sock")
+LONGEST = 1024 * 1024
+PATIENCE = 10.0
+
+Request = Mapping[str, Any]
+Answers = Callable[[Request], AsyncIterator[Any]]
+
+
+def default_path() -> Path:
+    """The system agent's socket, or that of this user's own agent."""
+    if os.geteuid() == 0 or SYSTEM.exists():
+        return SYSTEM
+    return Path.home() / ".local/state/llmgw/agent.sock"
+
+
+class Door:
+    """Listens on *path* and answers with *ops*; who may connect is the file's mode."""
+
+    def __init__(self, path: Path, ops: Mapping[str, Answers]) -> None:
+        self._path = path
+        self._ops = ops
+
+    async def run(
+        self,
+        *,
+        task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Serve until cancelled. LlmgwError if another agent has the socket."""
+        listener = await self._listen()
+        try:
+            async with listener:
+                task_status.started()
+                await listener.serve(self._serve)
+        finally:
+            # Two system calls that cannot hang; this must also run when cancelled.
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(self._remove)
+
+    async def _listen(self) -> anyio.abc.Listener[anyio.abc.SocketStream]:
+        where = str(self._path)
+        try:
+            await anyio.to_thread.run_sync(_make_room, self._path)
+            return await anyio.create_unix_listener(where, mode=0o660)
+        except OSError as error:
+            raise LlmgwError(
+                f"the agent's socket cannot be made: {error.strerror}",
+                where=where,
+                fix="name another place with --socket PATH",
+            ) from error
+
+    def _remove(self) -> None:
+        with suppress(OSError):
+            self._path.unlink()
+
+    async def _serve(self, stream: anyio.abc.SocketStream) -> None:
+        async with stream:
+            try:
+                await self._answer(stream)
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+                log.debug("local client left")
+
+    async def _answer(self, stream: anyio.abc.SocketStream) -> None:
+        try:
+            with anyio.fail_after(PATIENCE):
+                line = await BufferedByteReceiveStream(stream).receive_until(
+                    b"\n", LONGEST
+                )
+            request = msgspec.json.decode(line, type=dict[str, Any])
+            answers = self._ops[request["op"]]
+        except (
+            TimeoutError,
+            anyio.DelimiterNotFound,
+            anyio.IncompleteRead,
+            msgspec.DecodeError,
+            KeyError,
+            TypeError,
+        ):
+            known = ", ".join(sorted(self._ops))
+            error = LlmgwError(f"not a request: one JSON line with op, one of {known}")
+            await stream.send(_said(error))
+            return
+        async with anyio.create_task_group() as group:
+            group.start_soon(_until_gone, stream, group.cancel_scope)
+            try:
+                async for value in answers(request):
+                    await stream.send(msgspec.json.encode({"value": value}) + b"\n")
+            except LlmgwError as error:
+                await stream.send(_said(error))
+            group.cancel_scope.cancel()
+
+
+def _make_room(path: Path) -> None:
+    """Remove what a dead agent left; LlmgwError if a living one answers there."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
+    try:
+        if not stat.S_ISSOCK(path.stat().st_mode):
+            raise LlmgwError("is there and is not a socket", where=str(path))
+    except FileNotFoundError:
+        return
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+            return
+        except TimeoutError:
+            pass
+    raise LlmgwError(
+        "another agent answers here",
+        where=str(path),
+        fix="stop it, or name another place with --socket PATH",
+    )
+
+
+async def _until_gone(stream: anyio.abc.SocketStream, scope: anyio.CancelScope) -> None:
+    try:
+        while await stream.receive():
+            pass
+    except (anyio.EndOfStream, anyio.BrokenResourceError):
+        scope.cancel()
+
+
+def _said(error: LlmgwError) -> bytes:
+    said = {"what": error.what, "where": error.where, "fix": error.fix}
+    return msgspec.json.encode({"error": said}) + b"\n"
+
+
+def once(answer: Callable[[Request], Awaitable[Any]]) -> Answers:
+    """An op that answers once."""
+
+    async def answers(request: Request) -> AsyncIterator[Any]:
+        yield await answer(request)
+
+    return answers
+
+
+def ask(
+    path: Path, op: str, *, patience: float | None = PATIENCE, **arguments: Any
+) -> Iterator[Any]:
+    """Ask the agent behind *path*; yields each value it answers.
+
+    *patience*: seconds to wait for each answer, None for ever. LlmgwError if no agent
+    listens there, if it does not answer, or with the fault the agent answered.
+    """
+    with socket.socket(socket.AF_UNIX) as door:
+        door.settimeout(patience)
+        try:
+            door.connect(str(path))
+            door.sendall(msgspec.json.encode({"op": op, **arguments}) + b"\n")
+            with door.makefile("rb") as lines:
+                yield from map(_value, lines)
+        except TimeoutError as error:
+            raise LlmgwError(
+                f"the agent has not answered for {patience:g} s", where=str(path)
+            ) from error
+        except OSError as error:
+            raise LlmgwError(
+                f"no agent answers: {error.strerror}",
+                where=str(path),
+                fix="start it with `llmgw agent`, or name its socket with --socket",
+            ) from error
+
+
+def _value(line: bytes) -> Any:
+    answer = msgspec.json.decode(line)
+    if "error" in answer:
+        raise LlmgwError(**answer["error"])
+    return answer["value"]

@@ -1,0 +1,101 @@
+"""The local door answers whoever may connect, and survives whatever is said to it."""
+
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from llmgw.agent.door import Door, Request, ask, once
+from llmgw.errors import LlmgwError
+
+
+async def hello(request: Request) -> dict[str, Any]:
+    return {"hello": request["name"]}
+
+
+async def refuse(_request: Request) -> dict[str, Any]:
+    raise LlmgwError("is not to be had", where="x", fix="ask for y")
+
+
+async def asked(path: Path, op: str, **arguments: Any) -> list[Any]:
+    return await anyio.to_thread.run_sync(lambda: list(ask(path, op, **arguments)))
+
+
+async def test_a_question_is_answered_and_a_fault_comes_back_as_itself(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "new/agent.sock"
+    async with anyio.create_task_group() as group:
+        door = Door(path, {"hello": once(hello), "refuse": once(refuse)})
+        await group.start(door.run)
+
+        assert await asked(path, "hello", name="a") == [{"hello": "a"}]
+        with pytest.raises(LlmgwError, match="is not to be had") as caught:
+            await asked(path, "refuse")
+        assert (caught.value.where, caught.value.fix) == ("x", "ask for y")
+        with pytest.raises(LlmgwError, match="one of hello, refuse"):
+            await asked(path, "dance")
+        group.cancel_scope.cancel()
+
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("said", [b"\n", b"{\n", b"[]\n", b"\xff\n", b'{"op":{}}\n'])
+async def test_garbage_is_answered_and_the_door_stays_open(
+    tmp_path: Path, said: bytes
+) -> None:
+    path = tmp_path / "agent.sock"
+    async with anyio.create_task_group() as group:
+        await group.start(Door(path, {"hello": once(hello)}).run)
+        async with await anyio.connect_unix(path) as stream:
+            await stream.send(said)
+            assert b"not a request" in await stream.receive()
+
+        assert await asked(path, "hello", name="b") == [{"hello": "b"}]
+        group.cancel_scope.cancel()
+
+
+async def test_a_client_that_leaves_ends_what_it_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "agent.sock"
+    ended = anyio.Event()
+
+    async def endless(_request: Request) -> AsyncIterator[int]:
+        try:
+            yield 1
+            await anyio.sleep_forever()
+        finally:
+            ended.set()
+
+    async with anyio.create_task_group() as group:
+        await group.start(Door(path, {"endless": endless}).run)
+        async with await anyio.connect_unix(path) as stream:
+            await stream.send(b'{"op":"endless"}\n')
+            assert await stream.receive() == b'{"value":1}\n'
+        with anyio.fail_after(5):
+            await ended.wait()
+        group.cancel_scope.cancel()
+
+
+async def test_a_dead_agents_socket_is_taken_over_and_a_living_ones_is_not(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "agent.sock"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    async with anyio.create_task_group() as group:
+        await group.start(Door(path, {"hello": once(hello)}).run)
+        with pytest.raises(LlmgwError, match="another agent answers here"):
+            await Door(path, {}).run()
+
+        assert await asked(path, "hello", name="c") == [{"hello": "c"}]
+        group.cancel_scope.cancel()
+
+
+def test_without_an_agent_the_client_is_told_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(LlmgwError, match="no agent answers") as caught:
+        list(ask(tmp_path / "none.sock", "status"))
+
+    assert "--socket" in caught.value.fix
