@@ -1,0 +1,44 @@
+# What people type. Every target makes its own .venv on first use (a minute or less).
+PY := .venv/bin/python
+JOBS ?= 2
+
+.PHONY: help demo test lint generate bench fuzz clean lock
+help:  ## show this
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+
+.venv/.run: requirements.lock packaging/bootstrap.py
+	@python3 packaging/bootstrap.py
+	@touch $@
+
+.venv/.dev: requirements-dev.lock packaging/bootstrap.py
+	@python3 packaging/bootstrap.py --dev
+	@touch $@ .venv/.run
+
+demo: .venv/.run  ## a control plane, an agent and a real engine on this machine; DEMO='--once' ends after the answer
+	@$(PY) -m llmgw up --demo $(DEMO)
+
+test: .venv/.dev  ## the whole suite of this machine
+	$(PY) -m pytest -n $(JOBS) --dist loadgroup $(PYTEST)
+
+lint: .venv/.dev  ## format, lint, types, layers
+	.venv/bin/ruff format --check .
+	.venv/bin/ruff check .
+	.venv/bin/basedpyright --pythonpath $(PY)
+	.venv/bin/lint-imports
+
+generate: .venv/.dev  ## write what is made from config.py: the schema, the docs, the example
+	$(PY) -m llmgw schema --format json-schema > nixos-module/schema.json
+	$(PY) -m llmgw schema --format markdown > docs/configuration.md
+	$(PY) -m llmgw schema --format example-toml > docs/agent.example.toml
+
+bench: .venv/.dev  ## speed and memory, as ratios in one run
+	$(PY) -m tests.bench
+
+lock: .venv/.dev  ## newest versions into the lock files
+	.venv/bin/pip install --quiet uv
+	echo setuptools | .venv/bin/uv pip compile --upgrade --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --extra control --extra hf --extra tracing --extra cli pyproject.toml - -o requirements.lock
+	.venv/bin/uv pip compile --upgrade --universal --python-version 3.11 --generate-hashes --no-header --no-annotate -c requirements.lock --extra dev pyproject.toml -o requirements-dev.lock
+
+clean:  ## remove what was made here
+	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,110 @@
+"""What outlives the agent in its state directory, and who may use that directory.
+
+One file each: the last complete snapshot, so that a reboot without a control plane
+starts what was wanted, and whether a person drained the node. Written whole: a new
+file, synced, renamed over the old one.
+"""
+
+import fcntl
+import logging
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from llmgw.errors import LlmgwError
+from llmgw.wire import Build, Wanted
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class Desired(Struct, frozen=True, kw_only=True):
+    """The last complete snapshot that was accepted."""
+
+    epoch: int
+    rev: int
+    wanted: tuple[Wanted, ...]
+    builds: tuple[Build, ...] = ()
+    drain: bool = False
+
+
+class Drain(Struct, frozen=True, kw_only=True):
+    """A person wants nothing new started here, and after *stop_after* s all stopped."""
+
+    stop_after: float | None = None
+
+
+@contextmanager
+def held(state_dir: Path) -> Generator[None]:
+    """Make *state_dir* and hold it: two agents on one would start everything twice."""
+    lock = state_dir / "agent.lock"
+    try:
+        state_dir.mkdir(parents=True, exist_ok=True, mode=0o750)
+        handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    except OSError as error:
+        raise LlmgwError(
+            f"the state directory cannot be written: {error.strerror}",
+            where=str(state_dir),
+            fix="make it writable for the agent's user, or set state_dir",
+        ) from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise LlmgwError(
+            "another agent uses this state directory",
+            where=str(state_dir),
+            fix="stop that one, or give this one its own state_dir",
+        ) from error
+    finally:
+        os.close(handle)
+
+
+def read(path: Path, shape: type[T]) -> T | None:
+    """The value kept at *path*; None if there is none or it cannot be understood.
+
+    What cannot be understood is put aside under its name with `.unreadable`, and said.
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=shape)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.DecodeError) as error:
+        log.warning("kept file passed over path=%s error=%s", path, error)
+        try:
+            path.replace(path.with_name(path.name + ".unreadable"))
+        except OSError:
+            pass  # a read-only disk: it is passed over again next time
+        return None
+
+
+def write(path: Path, value: Struct | None) -> None:
+    """Keep *value* at *path*, None removes it. LlmgwError if the disk does not take it;
+    then what was kept before still is.
+    """
+    new = path.with_name(path.name + ".new")
+    try:
+        if value is None:
+            path.unlink(missing_ok=True)
+        else:
+            with new.open("wb") as file:
+                file.write(msgspec.json.encode(value))
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        raise LlmgwError(
+            f"cannot be written: {error.strerror}",
+            where=str(path),
+            fix="free space on that disk or make it writable",
+        ) from error
