@@ -49,7 +49,13 @@ class Model(Message, frozen=True, kw_only=True):
 
 
 class Group(Message, frozen=True, kw_only=True):
-    """The place of a replica in an engine that spans nodes."""
+    """The place of a replica in an engine that spans nodes.
+
+    *members* are `host:port` by rank, where the engine has to be told where they listen
+    (llama.cpp: the rpc-servers; rank 0 is the head). *build_digest* is that of the one
+    build all of them run: a node that has another refuses to start. A member that died
+    stays down, and its whole group is started again by a new generation of all.
+    """
 
     id: str
     rank: int
@@ -57,6 +63,8 @@ class Group(Message, frozen=True, kw_only=True):
     head: str
     port: int
     fabric: str | None = None
+    members: tuple[str, ...] = ()
+    build_digest: str | None = None
 
 
 class Restart(Message, frozen=True, kw_only=True):
@@ -82,7 +90,10 @@ class Lora(Message, frozen=True, kw_only=True):
 
 
 class Replica(Message, frozen=True, kw_only=True):
-    """One engine process wanted on one node. *memory* in bytes, *cpus* in CPUs."""
+    """One engine process wanted on one node. *memory* in bytes, *cpus* in CPUs.
+
+    *context* is what one request may have, in tokens; *parallel* how many at once.
+    """
 
     id: str
     generation: int
