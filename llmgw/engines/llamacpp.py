@@ -46,10 +46,9 @@ def launch(replica: Replica, place: Place) -> Launch:
         health=Health(
             path="/health",
             metrics_path="/metrics",
-            progress_metrics=(
-                "llamacpp:prompt_tokens_total",
-                "llamacpp:tokens_predicted_total",
-            ),
+            # The counters of tokens stand still until a request ends; a long answer
+            # shows only here that it goes on.
+            progress_metrics=("llamacpp:n_decode_total",),
             requests_metric="llamacpp:requests_processing",
         ),
         limits=Limits(memory=replica.memory, cpus=replica.cpus, cpuset=place.cpuset),

@@ -12,10 +12,7 @@ from tests.engines.places import place, replica
 HEALTH = Health(
     path="/health",
     metrics_path="/metrics",
-    progress_metrics=(
-        "llamacpp:prompt_tokens_total",
-        "llamacpp:tokens_predicted_total",
-    ),
+    progress_metrics=("llamacpp:n_decode_total",),
     requests_metric="llamacpp:requests_processing",
 )
 
