@@ -1,9 +1,4 @@
-"""What outlives the agent in its state directory, and who may use that directory.
-
-One file each: the last complete snapshot, so that a reboot without a control plane
-starts what was wanted, and whether a person drained the node. Written whole: a new
-file, synced, renamed over the old one.
-"""
+"""What a person said that must outlive the agent, and who may use its directory."""
 
 import fcntl
 import logging
@@ -16,21 +11,11 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
+from llmgw import files
 from llmgw.errors import LlmgwError
-from llmgw.wire import Build, Wanted
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-
-
-class Desired(Struct, frozen=True, kw_only=True):
-    """The last complete snapshot that was accepted."""
-
-    epoch: int
-    rev: int
-    wanted: tuple[Wanted, ...]
-    builds: tuple[Build, ...] = ()
-    drain: bool = False
 
 
 class Drain(Struct, frozen=True, kw_only=True):
@@ -87,21 +72,11 @@ def write(path: Path, value: Struct | None) -> None:
     """Keep *value* at *path*, None removes it. LlmgwError if the disk does not take it;
     then what was kept before still is.
     """
-    new = path.with_name(path.name + ".new")
     try:
         if value is None:
-            path.unlink(missing_ok=True)
+            files.remove(path)
         else:
-            with new.open("wb") as file:
-                file.write(msgspec.json.encode(value))
-                file.flush()
-                os.fsync(file.fileno())
-            new.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+            files.replace(path, msgspec.json.encode(value))
     except OSError as error:
         raise LlmgwError(
             f"cannot be written: {error.strerror}",

@@ -5,21 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from llmgw.agent.kept import Desired, Drain, held, read, write
+from llmgw.agent.kept import Drain, held, read, write
 from llmgw.errors import LlmgwError
-from llmgw.wire import Replica, Wanted
-
-WANTED = Wanted(Replica(id="a", generation=3, engine="llamacpp"), "abc")
 
 
-def test_what_is_written_is_read_again_with_the_digest_as_it_came(
-    tmp_path: Path,
-) -> None:
-    desired = Desired(epoch=4, rev=9, wanted=(WANTED,), drain=True)
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    write(tmp_path / "drain.json", Drain(stop_after=60.0))
 
-    write(tmp_path / "desired.json", desired)
-
-    assert read(tmp_path / "desired.json", Desired) == desired
+    assert read(tmp_path / "drain.json", Drain) == Drain(stop_after=60.0)
 
 
 def test_none_removes(tmp_path: Path) -> None:
@@ -30,12 +23,14 @@ def test_none_removes(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"\x00\xff", b"[]", b'{"epoch":"x"}'])
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"\x00\xff", b"[]", b'{"stop_after":"x"}']
+)
 def test_garbage_is_put_aside_and_passed_over(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "desired.json").write_bytes(content)
+    (tmp_path / "drain.json").write_bytes(content)
 
-    assert read(tmp_path / "desired.json", Desired) is None
-    assert (tmp_path / "desired.json.unreadable").read_bytes() == content
+    assert read(tmp_path / "drain.json", Drain) is None
+    assert (tmp_path / "drain.json.unreadable").read_bytes() == content
 
 
 def test_a_full_disk_keeps_what_was_kept(tmp_path: Path) -> None:
