@@ -1,6 +1,6 @@
 """The few things anyio does not have."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Generic, TypeVar
 
 import anyio
@@ -63,3 +63,38 @@ async def race(*contenders: Callable[[], Awaitable[T]]) -> T:
     if results:
         return results[0]
     raise errors[0]
+
+
+async def first(
+    contenders: Iterable[Callable[[], Awaitable[T]]],
+    head_start: float,
+    *,
+    losing: type[Exception],
+    discard: Callable[[T], Awaitable[None]],
+) -> T | None:
+    """The result of the first to succeed, in order, each with *head_start* seconds.
+
+    One that raises *losing* makes way for the next at once; one that is silent goes on
+    beside it. The others are cancelled, and what two of them had in the same instant
+    goes to *discard*. None if all of them lost. *contenders* is read as it is needed,
+    so that what one finds out can still change who comes next.
+    """
+    results: list[T] = []
+    async with anyio.create_task_group() as group:
+
+        async def run(contender: Callable[[], Awaitable[T]], lost: anyio.Event) -> None:
+            try:
+                results.append(await contender())
+            except losing:
+                lost.set()
+            else:
+                group.cancel_scope.cancel()
+
+        for contender in contenders:
+            lost = anyio.Event()
+            group.start_soon(run, contender, lost)
+            with anyio.move_on_after(head_start):
+                await lost.wait()
+    for late in results[1:]:
+        await discard(late)
+    return results[0] if results else None

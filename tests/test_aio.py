@@ -1,9 +1,12 @@
 """The newest value wins, and the first to end wins."""
 
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+
 import anyio
 import pytest
 
-from llmgw.aio import Latest, race
+from llmgw.aio import Latest, first, race
 
 
 async def test_a_reader_that_was_busy_sees_the_newest_value_once() -> None:
@@ -42,3 +45,84 @@ async def test_an_error_comes_out_as_itself() -> None:
 
     with pytest.raises(KeyError):
         await race(broken, broken)
+
+
+class Lost(Exception):
+    pass
+
+
+class Contest:
+    """Contenders by name: seconds until they win, or Lost."""
+
+    def __init__(self, **after: float | None) -> None:
+        self.after = after
+        self.started: list[str] = []
+        self.discarded: list[str] = []
+
+    def contenders(self) -> Iterator[Callable[[], Awaitable[str]]]:
+        for name in self.after:
+            yield partial(self.run, name)
+
+    async def run(self, name: str) -> str:
+        self.started.append(name)
+        after = self.after[name]
+        if after is None:
+            raise Lost
+        await anyio.sleep(after)
+        return name
+
+    async def discard(self, name: str) -> None:
+        self.discarded.append(name)
+
+    async def first(self, head_start: float) -> str | None:
+        with anyio.fail_after(5):
+            return await first(
+                self.contenders(), head_start, losing=Lost, discard=self.discard
+            )
+
+
+async def test_who_loses_makes_way_at_once_and_who_is_not_needed_is_not_asked() -> None:
+    contest = Contest(a=None, b=None, c=0.0, d=0.0)
+
+    assert await contest.first(head_start=3) == "c"
+    assert contest.started == ["a", "b", "c"]
+
+
+async def test_the_silent_one_goes_on_beside_the_next_and_may_still_win() -> None:
+    contest = Contest(silent=0.05, next=10.0)
+
+    assert await contest.first(head_start=0.01) == "silent"
+    assert contest.started == ["silent", "next"]
+
+
+async def test_nobody_is_none_and_a_surprise_is_not_swallowed() -> None:
+    async def surprised() -> str:
+        raise KeyError("x")
+
+    assert await Contest(a=None, b=None).first(head_start=1) is None
+    with pytest.raises(ExceptionGroup):
+        await first([surprised], 1, losing=Lost, discard=Contest().discard)
+
+
+async def test_a_second_winner_of_the_same_instant_is_discarded() -> None:
+    both = anyio.Event()
+    discarded: list[str] = []
+
+    async def winner(name: str) -> str:
+        if name == "a":
+            await both.wait()
+        else:
+            both.set()
+        return name
+
+    async def discard(name: str) -> None:
+        discarded.append(name)
+
+    won = await first(
+        [partial(winner, "a"), partial(winner, "b")],
+        0.001,
+        losing=Lost,
+        discard=discard,
+    )
+
+    assert (won, discarded) == ("b", ["a"])
