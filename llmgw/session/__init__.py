@@ -1,0 +1,1 @@
+"""The node's side of the link to the control plane (docs/protocol.md)."""

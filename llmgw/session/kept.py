@@ -1,0 +1,98 @@
+"""What the link remembers over a restart: epoch, identity, servers, what was wanted."""
+
+import hashlib
+import os
+import uuid
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+NAME = "link.json"
+WANTED = "desired.json"
+
+
+class Kept(Struct, frozen=True, kw_only=True):
+    """*instance* was drawn at random once for this directory on this machine.
+
+    *machine* is a hash of the machine's id: a directory that came here with a disk
+    image would otherwise make two nodes one.
+    """
+
+    machine: str
+    instance: str
+    epoch: int = 0
+    servers: tuple[str, ...] = ()
+
+
+class Machine(Struct, frozen=True, kw_only=True):
+    """*id_hash* "" where the machine has no id."""
+
+    id_hash: str
+    boot_id: str
+
+
+def machine(root: Path = Path("/")) -> Machine:
+    """This machine, as far as it says. Its id itself is not for telling to others."""
+    raw = _first_line(root / "etc/machine-id")
+    hashed = hashlib.sha256(f"llmgw:{raw}".encode()).hexdigest() if raw else ""
+    boot = _first_line(root / "proc/sys/kernel/random/boot_id")
+    return Machine(id_hash=hashed, boot_id=boot)
+
+
+def _first_line(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def load(state_dir: Path, id_hash: str) -> tuple[Kept, str | None]:
+    """What is remembered; and, if it had to begin anew, why (None at the first start).
+
+    The caller saves it: nothing is written here.
+    """
+    anew = Kept(machine=id_hash, instance=uuid.uuid4().hex)
+    path = state_dir / NAME
+    try:
+        kept = msgspec.json.decode(path.read_bytes(), type=Kept)
+    except FileNotFoundError:
+        return anew, None
+    except (OSError, msgspec.DecodeError) as error:
+        return anew, f"cannot be read ({error}); the highest epoch seen is forgotten"
+    if kept.machine != id_hash:
+        return anew, "was written on another machine and is not used here"
+    return kept, None
+
+
+def save(state_dir: Path, kept: Kept) -> None:
+    """On disk when it returns, whole or not at all."""
+    replace(state_dir / NAME, msgspec.json.encode(kept))
+
+
+def replace(path: Path, content: bytes) -> None:
+    """Write beside, sync, rename, sync the folder: a power cut leaves old or new."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(path.name + ".new")
+    with beside.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def load_wanted(state_dir: Path) -> bytes | None:
+    """The line of the last complete snapshot, if there is one."""
+    try:
+        return (state_dir / WANTED).read_bytes()
+    except OSError:
+        return None
+
+
+def save_wanted(state_dir: Path, line: bytes) -> None:
+    replace(state_dir / WANTED, line)

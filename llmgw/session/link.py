@@ -1,0 +1,441 @@
+"""The link: with one control plane at a time, the first in the list that accepts.
+
+        ┌──────────── a round: each server in order, 300 ms apart ◄────────────┐
+        │ one accepts                                    nobody │              │
+        ▼                                                       ▼              │
+    a session ──── lost, refused, bye, moved ────┐      wait, longer each time ┤
+        │ before its first heartbeat was acked   │ after that                  │
+        └──► the same round goes on              └──► from the top, at once ───┘
+
+Whatever happens in this picture, no engine hears of it. All that reaches the rest of
+the agent is `desired`: the last complete snapshot of an accepted leader.
+"""
+
+import logging
+import random
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import anyio
+import anyio.to_thread
+import msgspec
+from anyio.abc import TaskStatus
+
+from llmgw.aio import Latest, first
+from llmgw.backoff import delays, jittered
+from llmgw.config import keys
+from llmgw.errors import Refused, SessionError, Unreachable
+from llmgw.session import rules
+from llmgw.session.address import plain
+from llmgw.session.dial import Dialer, Resolver
+from llmgw.session.events import Events
+from llmgw.session.http import Connection, within
+from llmgw.session.memory import Memory, Troubles
+from llmgw.session.node import Desired, Identity, LinkStatus, Node
+from llmgw.session.session import Opened, Session, Shared
+from llmgw.tls import Certificates
+from llmgw.wire import (
+    AgentInfo,
+    Goodbye,
+    Probe,
+    Probed,
+    Problem,
+    Register,
+    Registered,
+    Snapshot,
+    decode_line,
+)
+
+log = logging.getLogger(__name__)
+
+REGISTER_LIMIT = 5.0
+GOODBYE_LIMIT = 2.0
+PROBE_LIMIT = 10.0
+
+
+class Link:
+    """`run` ends when cancelled, or after `goodbye`."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        servers: tuple[str, ...],
+        certificates: Certificates | None,
+        settings: keys.Link,
+        node: Node,
+        state_dir: Path,
+        *,
+        heartbeat: float,
+        reconnect_base: float,
+        reconnect_max: float,
+        root: Path = Path("/"),
+        resolver: Resolver | None = None,
+        dice: Callable[[], float] = random.random,
+    ) -> None:
+        self.desired = Latest[Desired | None](None)
+        self.status = Latest(LinkStatus())
+        self.events = Events()
+        self._identity = identity
+        self._certificates = certificates
+        self._settings = settings
+        self._node = node
+        self._heartbeat = heartbeat
+        self._base = reconnect_base
+        self._max = reconnect_max
+        self._dice = dice
+        self._troubles = Troubles()
+        self._memory = Memory(
+            state_dir,
+            servers,
+            self._troubles,
+            tls=certificates is not None,
+            root=root,
+        )
+        self._dialer = Dialer(
+            certificates,
+            limit=settings.dial_timeout,
+            user_timeout=rules.MISSED * heartbeat,
+            resolver=resolver,
+        )
+        self._shared = Shared(
+            node=node,
+            dialer=self._dialer,
+            memory=self._memory,
+            troubles=self._troubles,
+            events=self.events,
+            desired=self.desired,
+            problems=self.problems,
+            dice=dice,
+            fail_back_interval=settings.fail_back_interval,
+            fixed_address=identity.mgmt_addr is not None,
+        )
+        self._not_before: dict[str, float] = {}
+        self._stubborn = False
+        self._present: Opened | None = None
+        self._leaving = anyio.Event()
+
+    def problems(self) -> tuple[Problem, ...]:
+        own = self._certificates.problems() if self._certificates else ()
+        return (*self._troubles.problems(), *own)
+
+    # The loop --------------------------------------------------------------------
+
+    async def run(
+        self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    ) -> None:
+        await self._remember()
+        task_status.started()
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._keep_on)
+            await self._leaving.wait()
+            group.cancel_scope.cancel()
+
+    async def _keep_on(self) -> None:
+        waits = delays(self._base, self._max)
+        flaps = 0
+        pass_over = rules.Round(self._memory.servers)
+        while True:
+            opened = await self._race(pass_over)
+            if opened is None:
+                await self._pause(next(waits))
+                pass_over = rules.Round(self._memory.servers)
+                continue
+            began = anyio.current_time()
+            session, end = await self._hold(opened)
+            if not session.acked:
+                # It only looked like a leader. The rest of the round may have one.
+                continue
+            waits = delays(self._base, self._max)
+            flaps = flaps + 1 if anyio.current_time() - began < self._base else 0
+            if flaps > rules.FLAPS:
+                await self._pause(self._base)
+            hint = end.leader if isinstance(end, Refused) else None
+            pass_over = rules.Round(self._memory.servers, hint)
+
+    async def _race(self, pass_over: rules.Round) -> Opened | None:
+        """The first server that accepts; None if none does."""
+        self._stubborn = False
+        trying: list[str] = []
+
+        async def attempt(server: str) -> Opened:
+            trying.append(server)
+            try:
+                opened = await self._open(server)
+            except SessionError as error:
+                self._pass_over(server, error)
+                if isinstance(error, Refused):
+                    pass_over.prefer(error.leader)
+                trying.remove(server)
+                raise
+            trying.remove(server)
+            return opened
+
+        def contenders() -> Iterator[Callable[[], Awaitable[Opened]]]:
+            for server in pass_over:
+                if self._not_before.get(server, 0.0) <= anyio.current_time():
+                    yield partial(attempt, server)
+
+        opened = await first(
+            contenders(),
+            self._settings.head_start,
+            losing=SessionError,
+            discard=_close,
+        )
+        pass_over.put_back(trying)
+        return opened
+
+    async def _pause(self, delay: float) -> None:
+        now = anyio.current_time()
+        busy = [self._not_before.get(server, 0.0) for server in self._memory.servers]
+        wait = rules.pause(
+            delay,
+            self._max,
+            stubborn=self._stubborn,
+            not_before=min(busy, default=0.0) - now,
+        )
+        self._tell(state="disconnected")
+        spread = jittered(wait, self._dice())
+        log.info("no control plane accepts next_round_in=%.1fs", spread)
+        await anyio.sleep(max(spread, min(busy, default=0.0) - now))
+
+    # One server ------------------------------------------------------------------
+
+    async def _open(self, server: str) -> Opened:
+        connection = await self._dialer.dial(server)
+        try:
+            return await self._register(server, connection)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await connection.aclose()
+            raise
+
+    async def _register(self, server: str, connection: Connection) -> Opened:
+        node, identity, memory = self._node, self._identity, self._memory
+        mgmt_addr = identity.mgmt_addr or plain(connection.local)
+        mgmt_interface = identity.mgmt_interface or await anyio.to_thread.run_sync(
+            node.interface, connection.local
+        )
+        statuses = node.statuses()
+        register = Register(
+            node_id=identity.node_id,
+            instance=memory.instance,
+            machine_id_hash=memory.machine.id_hash,
+            boot_id=memory.machine.boot_id,
+            agent=AgentInfo(version=identity.version),
+            hostname=node.hostname,
+            mgmt_addr=mgmt_addr,
+            mgmt_interface=mgmt_interface,
+            labels=dict(node.labels),
+            epoch_seen=memory.epoch,
+            facts_hash=node.facts().hash,
+            draining=node.draining,
+            replicas=statuses,
+        )
+        with within(REGISTER_LIMIT, "/v1/register", server):
+            registered = await connection.ask(
+                "POST", "/v1/register", register, Registered
+            )
+        if not rules.may_lead(registered.epoch, memory.epoch):
+            await memory.accept(registered.epoch, where=server)  # raises
+        return Opened(
+            server,
+            connection,
+            registered,
+            statuses,
+            register.facts_hash,
+            mgmt_addr,
+            mgmt_interface,
+        )
+
+    def _pass_over(self, server: str, error: SessionError) -> None:
+        """Remember why, and what it means for the next time."""
+        said = str(error).removeprefix(f"{server}: ").partition("\n")[0]
+        known = self.status.value.tried
+        level = logging.DEBUG if known.get(server) == said else logging.INFO
+        log.log(level, "control plane passed over %s", error)
+        self._tell(tried={**known, server: said})
+        if not isinstance(error, Refused):
+            self._memory.failed(server)
+            return
+        if error.retry_after_s is not None:
+            seconds = min(error.retry_after_s, rules.RETRY_AFTER_MAX)
+            self._not_before[server] = anyio.current_time() + seconds
+        if error.code in rules.STUBBORN or error.code == "stale_epoch":
+            self._stubborn = self._stubborn or error.code in rules.STUBBORN
+            self._troubles.set(_refused(error, self._memory.epoch))
+
+    async def _hold(self, opened: Opened) -> tuple[Session, SessionError]:
+        """A session from its acceptance to its end, and why it ended."""
+        session = Session(opened, self._shared, self._heartbeat)
+        try:
+            end = await self._end_of(session, opened)
+        finally:
+            self._present = None
+            with anyio.CancelScope(shield=True):
+                await session.aclose()
+        log.warning("session ended acked=%s %s", session.acked, end)
+        self._tell(state="connecting", server=None, session=None)
+        self._pass_over(opened.server, end)
+        return session, end
+
+    async def _end_of(self, session: Session, opened: Opened) -> SessionError:
+        try:
+            await self._settle(opened, session)
+            await session.run()
+        except SessionError as error:
+            return error
+
+    async def _settle(self, opened: Opened, session: Session) -> None:
+        registered = opened.registered
+        # First on disk: what is done in the name of an epoch is never before it.
+        await self._memory.accept(registered.epoch, where=opened.server)
+        if registered.servers is not None:
+            await self._memory.learn(registered.servers)
+        await self._memory.drop_failed(but=opened.server)
+        self._present = opened
+        self._not_before.pop(opened.server, None)
+        self._troubles.clear(*rules.STUBBORN, "stale_epoch")
+        self._note_address(opened.mgmt_addr)
+        self._tell(
+            state="connected",
+            server=opened.server,
+            session=registered.session,
+            epoch=registered.epoch,
+            mgmt_addr=opened.mgmt_addr,
+            mgmt_interface=opened.mgmt_interface,
+            heartbeat_s=session.beat,
+            lease_s=session.lease,
+            tried={},
+            sessions=self.status.value.sessions + 1,
+        )
+        log.info(
+            "session opened server=%s epoch=%d mgmt_addr=%s",
+            opened.server,
+            registered.epoch,
+            opened.mgmt_addr,
+        )
+
+    def _note_address(self, address: str) -> None:
+        if not _is_loopback(address):
+            self._troubles.clear("mgmt_addr_loopback")
+            return
+        self._troubles.set(
+            Problem(
+                code="mgmt_addr_loopback",
+                severity="warning",
+                what=f"this node is known as {address}: right on one machine, and no "
+                "other machine can reach its engines",
+                fix="for a fleet, set mgmt_addr, or write a control plane's own "
+                "address in servers",
+            )
+        )
+
+    # What others ask of it -------------------------------------------------------
+
+    async def goodbye(
+        self, reason: str, engines: Literal["left_running", "stopped"]
+    ) -> None:
+        """Tell the control plane and let go: at most two seconds, and never a fault."""
+        present, self._present = self._present, None
+        if present is not None:
+            goodbye = Goodbye(
+                session=present.registered.session, reason=reason, engines=engines
+            )
+            with anyio.move_on_after(GOODBYE_LIMIT):
+                try:
+                    await self._ask(present.server, "/v1/goodbye", goodbye, None)
+                except SessionError as error:
+                    log.info("goodbye not heard %s", error)
+        self._leaving.set()
+
+    async def probe(self, address: str, port: int) -> Probed:
+        """Whether the control plane can connect to this node there. For `doctor`."""
+        present = self._present
+        if present is None:
+            raise Unreachable("no control plane to ask: the link is down")
+        session = present.registered.session
+        with within(PROBE_LIMIT, "/v1/probe", present.server):
+            return await self._ask(
+                present.server,
+                f"/v1/probe?session={session}",
+                Probe(address=address, port=port),
+                Probed,
+            )
+
+    async def forget_epoch(self) -> None:
+        """For `llmgw forget-epoch`: a control plane was rebuilt from nothing."""
+        await self._memory.forget_epoch()
+        self._troubles.clear("stale_epoch")
+
+    async def _ask(
+        self, server: str, target: str, body: object, answer: type[Probed] | None
+    ) -> Probed:
+        connection = await self._dialer.dial(server)
+        try:
+            return await connection.ask("POST", target, body, answer)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await connection.aclose()
+
+    # What it keeps ---------------------------------------------------------------
+
+    async def _remember(self) -> None:
+        await self._memory.load()
+        line = await self._memory.wanted()
+        if line is not None:
+            self._take_kept(line)
+        self._tell(state="connecting", epoch=self._memory.epoch)
+
+    def _take_kept(self, line: bytes) -> None:
+        try:
+            snapshot = decode_line(line)
+            if not isinstance(snapshot, Snapshot):
+                return
+            wanted = snapshot.wanted()
+        except ValueError as error:
+            log.warning("what was wanted before is unreadable error=%s", error)
+            return
+        desired = Desired(
+            epoch=snapshot.epoch,
+            rev=snapshot.rev,
+            wanted=wanted,
+            builds=snapshot.builds,
+            drain=snapshot.drain,
+            kept=True,
+        )
+        self.desired.set(desired)
+
+    def _tell(self, **news: object) -> None:
+        status = msgspec.structs.replace(self.status.value, **news)
+        if status.state != self.status.value.state or not self.status.number:
+            status = msgspec.structs.replace(status, since=anyio.current_time())
+        self.status.set(status)
+
+
+async def _close(opened: Opened) -> None:
+    await opened.connection.aclose()
+
+
+def _is_loopback(address: str) -> bool:
+    return address == "::1" or address.startswith("127.")
+
+
+def _refused(error: Refused, seen: int) -> Problem:
+    fixes = {
+        "node_in_use": "is another machine a copy of this one? give each its own "
+        "node_id, and an empty state_dir",
+        "identity_mismatch": "set node_id to the certificate's common name, or issue a "
+        "certificate for this node",
+        "protocol": "run versions of agent and control plane that know each other",
+        "stale_epoch": "if this control plane was rebuilt: `llmgw forget-epoch` on the "
+        f"node, or --epoch-floor {seen} on the control plane",
+    }
+    return Problem(
+        code=error.code,
+        severity="error",
+        what=error.what,
+        where=error.where,
+        fix=error.fix or fixes[error.code],
+    )

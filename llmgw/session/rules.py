@@ -1,0 +1,189 @@
+"""What the link decides. Nothing in here can do anything: no clock, no socket, no dice.
+
+The rules are those of docs/protocol.md, section "The session".
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from urllib.parse import urlsplit
+
+import msgspec
+
+from llmgw.wire import MAX_LINE, ReplicaStatus
+
+# The control plane may ask for another pace, within these.
+HEARTBEAT_MIN = 1.0
+HEARTBEAT_MAX = 60.0
+# Missed intervals after which a stream is dead, and the least a lease lasts.
+MISSED = 3
+# Refusals that a person has to clear up: no use in asking again quickly.
+STUBBORN = frozenset({"node_in_use", "identity_mismatch", "protocol"})
+# The longest that a `retry_after_s` is believed.
+RETRY_AFTER_MAX = 300.0
+# A session this often shorter than the first back-off is not "lost" but flapping.
+FLAPS = 3
+
+
+def heartbeat(said: float | None, written: float) -> float:
+    """Seconds between heartbeats: what the control plane says, within limits."""
+    if said is None:
+        return written
+    return min(max(said, HEARTBEAT_MIN), HEARTBEAT_MAX)
+
+
+def lease(said: float | None, beat: float) -> float:
+    """Seconds until the control plane gives up on a silent node."""
+    return max(said or 0.0, MISSED * beat)
+
+
+def patience(leased: float, beat: float) -> float:
+    """How long one heartbeat waits for its answer.
+
+    Two of them, and as long again to get to another server, fit between a beat that
+    fails and the end of the lease.
+    """
+    return min((leased - beat) / 4, 5.0)
+
+
+def max_line(said: int | None) -> int:
+    """How long a line may be; what a control plane says is believed up to a point."""
+    return min(said, 16 * MAX_LINE) if said and said > 0 else MAX_LINE
+
+
+def next_beat(deadline: float, beat: float, now: float) -> float:
+    """From the deadline and not from the last answer, or slow answers add up until a
+    lease is missed. Who is late beats at once, and not once for every beat missed.
+    """
+    return max(deadline + beat, now)
+
+
+def may_lead(epoch: int, seen: int) -> bool:
+    """A lower epoch is that of a leader who has not noticed yet."""
+    return epoch >= seen
+
+
+def order(configured: Iterable[str], learned: Iterable[str]) -> tuple[str, ...]:
+    """The servers of one round: those of the file first and always."""
+    return tuple(dict.fromkeys((*configured, *learned)))
+
+
+def earlier(servers: Iterable[str], present: str) -> tuple[str, ...]:
+    """Those that come before the one we are with: where fail-back would lead."""
+    before: list[str] = []
+    for server in servers:
+        if server == present:
+            break
+        before.append(server)
+    return tuple(before)
+
+
+def learnable(
+    named: Iterable[str], configured: Collection[str], *, tls: bool
+) -> tuple[str, ...]:
+    """What to keep of the servers that a control plane names, in its order."""
+    scheme = "https" if tls else "http"
+    return tuple(
+        dict.fromkeys(
+            server
+            for server in named
+            if server not in configured and is_server(server, scheme)
+        )
+    )
+
+
+def is_server(server: str, scheme: str) -> bool:
+    try:
+        parts = urlsplit(server)
+        return parts.scheme == scheme and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
+def changed(
+    now: Iterable[ReplicaStatus], acked: Mapping[str, ReplicaStatus]
+) -> tuple[ReplicaStatus, ...]:
+    """Those that say something else than the control plane has already heard."""
+    return tuple(
+        status
+        for status in now
+        if status.id not in acked or timeless(status) != timeless(acked[status.id])
+    )
+
+
+def urgent(now: Iterable[ReplicaStatus], heard: Mapping[str, ReplicaStatus]) -> bool:
+    """News that should not wait for the next beat; progress can."""
+    return any(
+        status.id not in heard or _settled(status) != _settled(heard[status.id])
+        for status in now
+    )
+
+
+def _settled(status: ReplicaStatus) -> ReplicaStatus:
+    return msgspec.structs.replace(timeless(status), progress=None)
+
+
+def timeless(status: ReplicaStatus) -> ReplicaStatus:
+    # Its age grows by itself and is no news.
+    return msgspec.structs.replace(status, since_s=0.0)
+
+
+class Round:
+    """One pass over the servers: each is offered once, in order, hints first.
+
+    >>> pass_over = Round(("a", "b", "c"))
+    >>> next(pass_over)
+    'a'
+    >>> pass_over.prefer("c")
+    >>> list(pass_over)
+    ['c', 'b']
+    """
+
+    def __init__(self, servers: Iterable[str], hint: str | None = None) -> None:
+        self._left = list(servers)
+        self.prefer(hint)
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        if not self._left:
+            raise StopIteration
+        return self._left.pop(0)
+
+    def prefer(self, hint: str | None) -> None:
+        """A leader named by another server: believed only if it is one of ours."""
+        if hint is None:
+            return
+        for server in self._left:
+            if same_server(server, hint):
+                self._left.remove(server)
+                self._left.insert(0, server)
+                return
+
+    def put_back(self, servers: Iterable[str]) -> None:
+        """They were being tried when another won; nothing is known of them."""
+        self._left[:0] = servers
+
+
+def same_server(one: str, other: str) -> bool:
+    """Spelled otherwise, but the same door: case, default port, trailing slash."""
+    try:
+        return _door(one) == _door(other)
+    except ValueError:
+        return False
+
+
+def _door(server: str) -> tuple[str, str | None, int, str]:
+    parts = urlsplit(server)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    return parts.scheme, parts.hostname, port, parts.path.rstrip("/")
+
+
+def pause(
+    delay: float, longest: float, *, stubborn: bool, not_before: float | None
+) -> float:
+    """The wait after a full round, before it is spread out.
+
+    At its longest if only a person can help. *not_before* is how long all servers have
+    asked to be left alone.
+    """
+    return max(longest if stubborn else delay, not_before or 0.0)

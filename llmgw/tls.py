@@ -1,0 +1,361 @@
+"""Mutual TLS: this node's certificate, the one CA it trusts, and what went wrong.
+
+Certificates are read when a connection is made and a file has changed since: a rotated
+one is used from the next connection on, and a half-written pair changes nothing.
+"""
+
+import logging
+import ssl
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio.to_thread
+from msgspec import Struct
+
+from llmgw.config.keys import Tls
+from llmgw.errors import TlsError
+from llmgw.wire import Problem
+
+if TYPE_CHECKING:
+    from cryptography import x509
+
+log = logging.getLogger(__name__)
+
+DAY = 86400.0
+# Days before the end: told in the log as each is passed; from the first on a problem.
+WARN_DAYS = (30, 7, 1)
+
+
+class Certificate(Struct, frozen=True):
+    """What this node says of itself; times in seconds since 1970."""
+
+    common_name: str
+    not_before: float
+    not_after: float
+    issuer: str
+
+
+class Pair(Struct, frozen=True):
+    """Files that fit together, loaded."""
+
+    context: ssl.SSLContext
+    certificate: Certificate
+
+
+class Certificates:
+    """The newest files that fit together."""
+
+    def __init__(
+        self,
+        settings: Tls,
+        node_id: str,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        assert settings.cert_file, "all three or none"
+        assert settings.key_file, "all three or none"
+        assert settings.ca_file, "all three or none"
+        self.server_name = settings.server_name
+        self._node_id = node_id
+        self._files = (
+            Path(settings.cert_file),
+            Path(settings.key_file),
+            Path(settings.ca_file),
+        )
+        self._clock = clock
+        self._pair: Pair | None = None
+        self._seen: object = None
+        self._fault: TlsError | None = None
+        self._warned: int | None = None
+
+    async def context(self) -> ssl.SSLContext:
+        """For the next connection. TlsError if there was never a pair that fits."""
+        await self.refresh()
+        if self._pair is None:
+            assert self._fault is not None
+            raise self._fault
+        return self._pair.context
+
+    async def refresh(self) -> None:
+        """Look whether the files changed, and read them if so."""
+        await anyio.to_thread.run_sync(self._refresh)
+
+    def _refresh(self) -> None:
+        seen = tuple(_mark(path) for path in self._files)
+        if seen != self._seen:
+            self._seen = seen
+            self._read()
+        self._warn_of_the_end()
+
+    def _read(self) -> None:
+        try:
+            pair = read(*self._files)
+        except TlsError as error:
+            # Once for each change of the files, not once a connection.
+            level = logging.ERROR if self._pair is None else logging.WARNING
+            stay = "none" if self._pair is None else "the old ones"
+            log.log(level, "certificates unusable in_use=%s %s", stay, error)
+            self._fault = error
+            return
+        if self._pair is not None:
+            log.info("certificates replaced name=%s", pair.certificate.common_name)
+        self._pair, self._fault, self._warned = pair, None, None
+
+    @property
+    def certificate(self) -> Certificate | None:
+        return self._pair.certificate if self._pair else None
+
+    @property
+    def expires_s(self) -> float | None:
+        """Seconds until the certificate ends, by this machine's clock."""
+        if self._pair is None:
+            return None
+        return self._pair.certificate.not_after - self._clock()
+
+    def problems(self) -> tuple[Problem, ...]:
+        """What somebody should know of before, or because, nothing connects."""
+        found: list[Problem] = []
+        where = str(self._files[0])
+        if self._fault is not None:
+            stays = " (the ones read before are still in use)" if self._pair else ""
+            found.append(
+                Problem(
+                    code="tls_files",
+                    severity="warning" if self._pair else "error",
+                    what=self._fault.what + stays,
+                    where=self._fault.where,
+                    fix=self._fault.fix or None,
+                )
+            )
+        if self._pair is not None:
+            found += condition(
+                self._pair.certificate, self._node_id, self._clock(), where=where
+            )
+        return tuple(found)
+
+    def _warn_of_the_end(self) -> None:
+        left = self.expires_s
+        passed = [day for day in WARN_DAYS if left is not None and left <= day * DAY]
+        if passed and passed[-1] != self._warned:
+            self._warned = passed[-1]
+            log.warning(
+                "certificate ends soon file=%s in=%s", self._files[0], _span(left or 0)
+            )
+
+
+def condition(
+    certificate: Certificate, node_id: str, now: float, *, where: str
+) -> list[Problem]:
+    """What is wrong, or soon will be, with a certificate that can be read."""
+    found: list[Problem] = []
+    if certificate.common_name != node_id:
+        found.append(
+            Problem(
+                code="tls_name",
+                severity="error",
+                what=f"the certificate is for {certificate.common_name!r} and "
+                f"this node is {node_id!r}: a control plane refuses it",
+                where=where,
+                fix=f"set node_id to {certificate.common_name!r}, "
+                f"or issue a certificate for {node_id!r}",
+            )
+        )
+    left = certificate.not_after - now
+    if now < certificate.not_before:
+        found.append(
+            Problem(
+                code="tls_not_yet",
+                severity="error",
+                what=f"the certificate is valid from {_date(certificate.not_before)} "
+                f"on and this machine's clock says {_date(now)}",
+                where=where,
+                fix="set the clock of this machine",
+            )
+        )
+    elif left <= 0:
+        found.append(
+            Problem(
+                code="tls_expired",
+                severity="error",
+                what=f"the certificate ended on {_date(certificate.not_after)}, by "
+                f"this machine's clock {_span(-left)} ago",
+                where=where,
+                fix="issue a new one; it is used as soon as the files are there",
+            )
+        )
+    elif left <= WARN_DAYS[0] * DAY:
+        found.append(
+            Problem(
+                code="tls_expires",
+                severity="error" if left <= WARN_DAYS[-1] * DAY else "warning",
+                what=f"the certificate ends in {_span(left)}, "
+                f"on {_date(certificate.not_after)}",
+                where=where,
+                fix="issue a new one; it is used as soon as the files are there",
+            )
+        )
+    return found
+
+
+def read(cert_file: Path, key_file: Path, ca_file: Path) -> Pair:
+    """TlsError unless all three can be read and fit together."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    certificate = inspect(cert_file, ca_file)
+    try:
+        context.load_verify_locations(ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise TlsError(
+            f"cannot be read: {_words(error)}", where=str(ca_file)
+        ) from error
+    try:
+        context.load_cert_chain(cert_file, key_file, password=_no_password)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise TlsError(
+                f"is not the key of {cert_file}", where=str(key_file)
+            ) from error
+        raise TlsError(
+            f"cannot be read: {_words(error)}", where=str(key_file)
+        ) from error
+    except (OSError, ValueError) as error:
+        raise TlsError(
+            f"cannot be read: {_words(error)}", where=str(key_file)
+        ) from error
+    return Pair(context, certificate)
+
+
+def _no_password() -> str:
+    # Without this OpenSSL asks at the terminal, and an agent waits there for ever.
+    raise ValueError("it is encrypted, and nobody is there to type the password")
+
+
+def inspect(cert_file: Path, ca_file: Path) -> Certificate:
+    """This node's own certificate, which must be signed by the CA it trusts."""
+    # Large (its import alone costs 50 ms), and needed only where TLS is on.
+    from cryptography import x509
+    from cryptography.exceptions import InvalidSignature
+
+    chain = _certificates(cert_file)
+    trusted = _certificates(ca_file)
+    own = chain[0]
+    for issuer in (*chain[1:], *trusted):
+        try:
+            own.verify_directly_issued_by(issuer)
+            break
+        except (ValueError, TypeError, InvalidSignature):
+            continue
+    else:
+        raise TlsError(
+            f"is signed by {own.issuer.rfc4514_string()}, "
+            f"which is not a certificate in {ca_file}",
+            where=str(cert_file),
+        )
+    names = own.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
+    return Certificate(
+        common_name=str(names[0].value) if names else "",
+        not_before=own.not_valid_before_utc.timestamp(),
+        not_after=own.not_valid_after_utc.timestamp(),
+        issuer=own.issuer.rfc4514_string(),
+    )
+
+
+def explain(error: ssl.SSLError) -> tuple[str, str]:
+    """What an operator has to know of a TLS failure, and what helps ("" if unknown)."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return _distrusted(error)
+    reason = error.reason or ""
+    if reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG"):
+        return (
+            "does not speak TLS there",
+            "write http:// and unset tls, or the TLS port",
+        )
+    if "ALERT" in reason:
+        return _refused(reason)
+    return f"the TLS handshake ended: {_words(error)}", ""
+
+
+def _distrusted(error: ssl.SSLCertVerificationError) -> tuple[str, str]:
+    # Numbers of X509_V_ERR_*: the module gives them no names.
+    now = _date(time.time())
+    match error.verify_code:
+        case 9:
+            return (
+                "its certificate is not yet valid by this machine's clock, "
+                f"which says {now}",
+                "set the clock of this machine (or of the one that issued it)",
+            )
+        case 10:
+            return (
+                "its certificate has expired by this machine's clock, "
+                f"which says {now}",
+                "renew it, or set the clock of this machine",
+            )
+        case 18 | 19 | 20 | 21:
+            return (
+                "its certificate is not signed by a CA in tls.ca_file",
+                "is it the right control plane, and the right ca_file?",
+            )
+        case 62 | 64:
+            return (
+                f"its certificate is for another name: {error.verify_message}",
+                "write the server as its certificate has it, or set tls.server_name",
+            )
+        case _:
+            return f"its certificate is refused: {error.verify_message}", ""
+
+
+def _refused(reason: str) -> tuple[str, str]:
+    # The other side's words for this node's certificate.
+    for mark, what in (
+        ("CERTIFICATE_EXPIRED", "it says that it has expired (by its clock)"),
+        ("UNKNOWN_CA", "it is not signed by a CA that it trusts"),
+        ("CERTIFICATE_REQUIRED", "it got none"),
+        ("CERTIFICATE_REVOKED", "it is revoked"),
+        ("BAD_CERTIFICATE", "it says no more"),
+        ("CERTIFICATE_UNKNOWN", "it says no more"),
+        ("UNSUPPORTED_CERTIFICATE", "it may not be used by a client"),
+    ):
+        if mark in reason:
+            return f"refuses this node's certificate: {what}", "see its log"
+    return f"ended the TLS handshake: {reason.lower().replace('_', ' ')}", ""
+
+
+def _certificates(path: Path) -> list["x509.Certificate"]:
+    from cryptography import x509  # as in inspect()
+
+    try:
+        return x509.load_pem_x509_certificates(path.read_bytes())
+    except OSError as error:
+        raise TlsError(f"cannot be read: {_words(error)}", where=str(path)) from error
+    except ValueError as error:
+        raise TlsError("holds no certificate in PEM form", where=str(path)) from error
+
+
+def _mark(path: Path) -> object:
+    """Differs once the file is another: written in place, renamed over, or gone."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino, found.st_size
+
+
+def _words(error: Exception) -> str:
+    return (
+        getattr(error, "strerror", None) or getattr(error, "reason", None) or str(error)
+    )
+
+
+def _date(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(seconds))
+
+
+def _span(seconds: float) -> str:
+    if seconds >= 2 * DAY:
+        return f"{seconds / DAY:.0f} days"
+    if seconds >= 7200:
+        return f"{seconds / 3600:.0f} hours"
+    return f"{seconds / 60:.0f} minutes"

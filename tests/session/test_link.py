@@ -1,0 +1,51 @@
+"""The way of a session: accepted, told what is wanted, telling what is."""
+
+from pathlib import Path
+
+from tests.fakes.control_plane import ControlPlane
+from tests.fakes.linked import connected, link, running, wanted
+from tests.fakes.node import FakeNode
+
+REPLICA = {"id": "a", "generation": 1, "engine": "command"}
+
+
+async def test_a_node_registers_is_told_what_is_wanted_and_beats(
+    tmp_path: Path,
+) -> None:
+    one, node = ControlPlane(epoch=7), FakeNode()
+    one.replicas = [REPLICA]
+    node.runs("old", pid=4711)
+    async with running(one):
+        mine = link(tmp_path, one, node=node)
+        async with running(mine):
+            desired = await wanted(mine, lambda _: True)
+            register = (await one.hears("register")).json()
+            first = (await one.hears("heartbeat")).json()
+            second = (await one.hears("heartbeat", 2)).json()
+            status = await connected(mine)
+
+    assert [item.replica.id for item in desired.wanted] == ["a"]
+    assert (desired.epoch, desired.rev, desired.kept) == (7, 1, False)
+    assert register["node_id"] == "n1"
+    assert register["mgmt_addr"] == "127.0.0.1"
+    assert register["mgmt_interface"] == "lo"
+    assert [replica["pid"] for replica in register["replicas"]] == [4711]
+    assert (first["seq"], second["seq"]) == (1, 2)
+    assert first["replicas"] == []  # told when it registered, and nothing is new
+    assert (status.server, status.epoch) == (one.url, 7)
+
+
+async def test_a_standby_and_a_dead_one_are_passed_over_in_order(
+    tmp_path: Path,
+) -> None:
+    dead = ControlPlane()
+    async with running(dead):
+        pass
+    standby, leader = ControlPlane(standby=True), ControlPlane()
+    async with running(standby, leader):
+        mine = link(tmp_path, dead, standby, leader)
+        async with running(mine):
+            status = await connected(mine)
+
+    assert status.server == leader.url
+    assert len(standby.heard("register")) == 1
