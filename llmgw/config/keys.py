@@ -1,25 +1,89 @@
 """Every key of the file: its type, default, limits and description, written here once.
 
-Durations are seconds and sizes are bytes in here; people write "5s" and "8GiB".
+Durations are seconds and sizes are bytes in here; people write "5s" and "8GiB". The
+NixOS options, docs/configuration.md and the example file are made from this file, and
+`make generate` writes them anew.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import field
 
-Duration = Annotated[float, Meta(extra_json_schema={"x-unit": "duration"})]
-Size = Annotated[int, Meta(extra_json_schema={"x-unit": "size"})]
+from llmgw.config.describe import Duration, Path, Secret, Section, key
+from llmgw.config.engine_keys import (
+    Command,
+    Engine,
+    Engines,
+    LlamaCpp,
+    Sglang,
+    Supervisor,
+    Vllm,
+)
+from llmgw.config.weights_keys import Mirror, Weights
 
-
-class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A part of the file. Strict: an unknown key is a typo."""
+# The whole file format is to be had from here, wherever its parts are written.
+__all__ = [
+    "Command",
+    "Config",
+    "Discovery",
+    "Engine",
+    "Engines",
+    "Fabric",
+    "Link",
+    "LlamaCpp",
+    "Metrics",
+    "Mirror",
+    "Sglang",
+    "Supervisor",
+    "Tls",
+    "Tracing",
+    "Vllm",
+    "Weights",
+]
 
 
 class Tls(Section, frozen=True, kw_only=True):
-    cert_file: str | None = None
-    key_file: str | None = None
-    ca_file: str | None = None
-    server_name: str | None = None
+    """Mutual TLS with the control plane: all three files or none."""
+
+    cert_file: Annotated[
+        Secret | None,
+        key(
+            "This node's certificate (PEM, with intermediates). Its common name is the "
+            "node_id. Read again when the file changes.",
+            example="/etc/llmgw/tls/node.crt",
+            kind="path",
+            live=True,
+        ),
+    ] = None
+    key_file: Annotated[
+        Secret | None,
+        key(
+            "The private key of cert_file (PEM, not encrypted).",
+            example="/etc/llmgw/tls/node.key",
+            kind="path",
+            live=True,
+        ),
+    ] = None
+    ca_file: Annotated[
+        Secret | None,
+        key(
+            "The certificates that may sign a control plane's. Only these are trusted, "
+            "not the system's.",
+            example="/etc/llmgw/tls/ca.crt",
+            kind="path",
+            live=True,
+        ),
+    ] = None
+    server_name: Annotated[
+        str | None,
+        key(
+            "The name a control plane's certificate must carry. Unset: the host in its "
+            "address.",
+            example="cp.example",
+            kind="name",
+            live=True,
+        ),
+    ] = None
 
     @property
     def enabled(self) -> bool:
@@ -27,133 +91,232 @@ class Tls(Section, frozen=True, kw_only=True):
 
 
 class Fabric(Section, frozen=True, kw_only=True):
-    name: str
-    hcas: tuple[str, ...]
-    ports: tuple[int, ...] | None = None
+    """One InfiniBand or RoCE network, and the adapters of this node that are on it."""
+
+    name: Annotated[
+        str, key("Its name, the same on every node.", example="rail0", kind="name")
+    ]
+    hcas: Annotated[
+        tuple[str, ...],
+        key("Adapters on it, as in /sys/class/infiniband.", example=["mlx5_0"]),
+    ]
+    ports: Annotated[
+        tuple[int, ...] | None,
+        key(
+            "The ports of those adapters. Unset: every port.",
+            example=[1],
+            low=1,
+            high=255,
+        ),
+    ] = None
 
 
 class Discovery(Section, frozen=True, kw_only=True):
-    prefer_nvml: bool = True
-    interval: Duration = 60.0
-    probe_timeout: Duration = 10.0
-    rescan_models: Duration = 300.0
+    """How this node finds out what it is."""
 
-
-class LlamaCpp(Section, frozen=True, kw_only=True):
-    enabled: bool = True
-    path: str | None = None
-    args: tuple[str, ...] = ()
-    env: dict[str, str] = {}
-    allow_args: tuple[str, ...] = ()
-    allow_env: tuple[str, ...] = ()
-    threads: int | None = None
-
-
-class Vllm(Section, frozen=True, kw_only=True):
-    enabled: bool = True
-    path: str | None = None
-    args: tuple[str, ...] = ()
-    env: dict[str, str] = {}
-    allow_args: tuple[str, ...] = ()
-    allow_env: tuple[str, ...] = ()
-
-
-class Sglang(Section, frozen=True, kw_only=True):
-    enabled: bool = True
-    path: str | None = None
-    args: tuple[str, ...] = ()
-    env: dict[str, str] = {}
-    allow_args: tuple[str, ...] = ()
-    allow_env: tuple[str, ...] = ()
-
-
-class Command(Section, frozen=True, kw_only=True):
-    enabled: bool = False
-    path: str | None = None
-    args: tuple[str, ...] = ()
-    env: dict[str, str] = {}
-    allow_args: tuple[str, ...] = ()
-    allow_env: tuple[str, ...] = ()
-
-
-class Engines(Section, frozen=True, kw_only=True):
-    llamacpp: LlamaCpp = LlamaCpp()
-    vllm: Vllm = Vllm()
-    sglang: Sglang = Sglang()
-    command: Command = Command()
-
-
-class Supervisor(Section, frozen=True, kw_only=True):
-    backend: Literal["auto", "process", "systemd"] = "auto"
-    stop_grace: Duration = 30.0
-    restart_base: Duration = 1.0
-    restart_max: Duration = 60.0
-    crash_loop_after: int = 5
-    start_timeout: Duration = 600.0
-    health_interval: Duration = 2.0
-    health_timeout: Duration = 5.0
-    port_range: str = "20000-20999"
-    port_quarantine: Duration = 60.0
-    log_max_bytes: Size = 64 * 1024 * 1024
-    log_keep: int = 3
-    on_stop: Literal["leave", "stop"] = "leave"
-    disconnect_stop_after: Duration | None = None
-
-
-class Mirror(Section, frozen=True, kw_only=True):
-    url: str
-    ca_file: str | None = None
-    cert_file: str | None = None
-    key_file: str | None = None
-
-
-class Weights(Section, frozen=True, kw_only=True):
-    connections: int = 8
-    rate_limit: Size | None = None
-    quiet_hours: str | None = None
-    cache_limit: Size | None = None
-    mirrors: tuple[Mirror, ...] = ()
-    hf_token_file: str | None = None
-    hf_endpoint: str | None = None
+    prefer_nvml: Annotated[
+        bool,
+        key(
+            "Ask NVML about GPUs first; false asks nvidia-smi first. What neither "
+            "answers is read from PCI."
+        ),
+    ] = True
+    interval: Annotated[
+        Duration, key("Time between two surveys.", example="60s", low=1, live=True)
+    ] = 60.0
+    probe_timeout: Annotated[
+        Duration,
+        key(
+            "How long a probe may take; after that the last answer stands, with its "
+            "age.",
+            low=0.1,
+            live=True,
+        ),
+    ] = 10.0
+    rescan_models: Annotated[
+        Duration,
+        key(
+            "Time between two full scans of model_dirs; 0s: only at start.",
+            low=0,
+            live=True,
+        ),
+    ] = 300.0
 
 
 class Link(Section, frozen=True, kw_only=True):
-    fail_back_interval: Duration = 300.0
-    dial_timeout: Duration = 3.0
-    head_start: Duration = 0.3
+    """How control planes are dialled."""
+
+    fail_back_interval: Annotated[
+        Duration,
+        key(
+            "How often servers further up the list are looked at while connected to a "
+            "later one; 0s: never.",
+            low=0,
+            live=True,
+        ),
+    ] = 300.0
+    dial_timeout: Annotated[
+        Duration, key("How long connecting may take.", low=0.01, live=True)
+    ] = 3.0
+    head_start: Annotated[
+        Duration,
+        key(
+            "A server silent for so long has the next tried beside it.",
+            low=0,
+            live=True,
+        ),
+    ] = 0.3
 
 
 class Metrics(Section, frozen=True, kw_only=True):
-    listen: str | None = None
+    """Numbers for Prometheus."""
+
+    listen: Annotated[
+        str | None,
+        key(
+            "Address and port of /metrics. Unset: not served.",
+            example="127.0.0.1:9464",
+            kind="listen",
+        ),
+    ] = None
 
 
 class Tracing(Section, frozen=True, kw_only=True):
-    endpoint: str | None = None
+    """Traces for a collector."""
+
+    endpoint: Annotated[
+        str | None,
+        key(
+            "OTLP over HTTP. Unset: nothing is traced.",
+            example="http://127.0.0.1:4318",
+            kind="url",
+        ),
+    ] = None
 
 
 class Config(Section, frozen=True, kw_only=True):
     """What is written, normalised: `server` is folded into `servers`."""
 
-    servers: tuple[str, ...]
-    node_id: str | None = None
-    hostname: str | None = None
-    mgmt_addr: str | None = None
-    mgmt_interface: str | None = None
-    labels: dict[str, str] = {}
-    fabrics: tuple[Fabric, ...] = ()
-    heartbeat_interval: Duration = 5.0
-    reconnect_base: Duration = 1.0
-    reconnect_max: Duration = 30.0
-    adopt_ready_timeout: Duration = 60.0
-    model_dirs: tuple[str, ...] = ()
-    weights_cache: str | None = None
-    engines_dir: str = "/opt/llmgw/engines"
-    state_dir: str = "/var/lib/llmgw"
-    tls: Tls = Tls()
-    discovery: Discovery = Discovery()
-    engines: Engines = Engines()
-    supervisor: Supervisor = Supervisor()
-    weights: Weights = Weights()
-    link: Link = Link()
-    metrics: Metrics = Metrics()
-    tracing: Tracing = Tracing()
+    servers: Annotated[
+        tuple[str, ...],
+        key(
+            "Control planes in order of preference: HOST[:PORT] or a whole address. "
+            "https:// needs tls, http:// forbids it, a bare host takes what tls "
+            "implies.",
+            example=["cp1:7443", "cp2:7443"],
+            live=True,
+        ),
+    ]
+    node_id: Annotated[
+        str | None,
+        key(
+            "This node's name in the fleet; with TLS, the certificate's common name. "
+            "Unset: the host name.",
+            example="gpu-07",
+            kind="name",
+        ),
+    ] = None
+    hostname: Annotated[
+        str | None,
+        key("Shown to people. Unset: the host name.", example="gpu-07", kind="name"),
+    ] = None
+    mgmt_addr: Annotated[
+        str | None,
+        key(
+            "The address engines are reached on. Unset: the source address on the way "
+            "to the control plane.",
+            example="10.20.0.5",
+            kind="mgmt_addr",
+        ),
+    ] = None
+    mgmt_interface: Annotated[
+        str | None,
+        key(
+            "The interface NCCL bootstraps over. Unset: the one that holds mgmt_addr, "
+            "then eth0 if there is one.",
+            example="bond0",
+            kind="name",
+        ),
+    ] = None
+    labels: Annotated[
+        dict[str, str],
+        key(
+            "Free facts for a profile's node_selector.",
+            example={"rack": "a1"},
+            kind="label",
+            live=True,
+        ),
+    ] = field(default_factory=dict[str, str])
+    fabrics: Annotated[
+        tuple[Fabric, ...], key("Which adapter is on which fabric. Never guessed.")
+    ] = ()
+    heartbeat_interval: Annotated[
+        Duration,
+        key(
+            "Time between heartbeats, where the control plane asks for no other.",
+            low=0.1,
+            live=True,
+            zero_is_default=True,
+        ),
+    ] = 5.0
+    reconnect_base: Annotated[
+        Duration,
+        key(
+            "Wait after the first round over all servers without success; it doubles.",
+            low=0.01,
+            live=True,
+            zero_is_default=True,
+        ),
+    ] = 1.0
+    reconnect_max: Annotated[
+        Duration,
+        key(
+            "The longest wait between two rounds. Under reconnect_base it becomes the "
+            "larger of that and 30s.",
+            low=0.01,
+            live=True,
+            zero_is_default=True,
+        ),
+    ] = 30.0
+    adopt_ready_timeout: Annotated[
+        Duration,
+        key(
+            "How long an adopted engine has to answer its health check.",
+            low=0.1,
+            live=True,
+            zero_is_default=True,
+        ),
+    ] = 60.0
+    model_dirs: Annotated[
+        tuple[Path, ...],
+        key(
+            "Where weights already lie. weights_cache is always one of them.",
+            example=["/nvme/models", "/lustre/models"],
+            kind="path",
+            live=True,
+        ),
+    ] = ()
+    weights_cache: Annotated[
+        Path | None,
+        key(
+            "Where fetched weights land. Unset: the first of model_dirs, else "
+            "/var/lib/llmgw-weights.",
+            example="/nvme/models",
+            kind="path",
+        ),
+    ] = None
+    engines_dir: Annotated[
+        Path, key("One folder for each engine build.", kind="path")
+    ] = "/opt/llmgw/engines"
+    state_dir: Annotated[
+        Path,
+        key("The ledger of engines, learned servers, the epoch.", kind="path"),
+    ] = "/var/lib/llmgw"
+    tls: Annotated[Tls, key("Mutual TLS: all three files or none.")] = Tls()
+    discovery: Annotated[Discovery, key("What this node is.")] = Discovery()
+    engines: Annotated[Engines, key("What serves models.")] = Engines()
+    supervisor: Annotated[Supervisor, key("How engines are kept.")] = Supervisor()
+    weights: Annotated[Weights, key("How weights are fetched.")] = Weights()
+    link: Annotated[Link, key("How control planes are dialled.")] = Link()
+    metrics: Annotated[Metrics, key("Numbers for Prometheus.")] = Metrics()
+    tracing: Annotated[Tracing, key("Traces for a collector.")] = Tracing()

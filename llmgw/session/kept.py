@@ -1,13 +1,12 @@
 """What the link remembers over a restart: epoch, identity, servers, what was wanted."""
 
 import hashlib
+import os
 import uuid
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
-
-from llmgw import files
 
 NAME = "link.json"
 WANTED = "desired.json"
@@ -68,8 +67,23 @@ def load(state_dir: Path, id_hash: str) -> tuple[Kept, str | None]:
 
 def save(state_dir: Path, kept: Kept) -> None:
     """On disk when it returns, whole or not at all."""
-    state_dir.mkdir(parents=True, exist_ok=True)
-    files.replace(state_dir / NAME, msgspec.json.encode(kept))
+    replace(state_dir / NAME, msgspec.json.encode(kept))
+
+
+def replace(path: Path, content: bytes) -> None:
+    """Write beside, sync, rename, sync the folder: a power cut leaves old or new."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(path.name + ".new")
+    with beside.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def load_wanted(state_dir: Path) -> bytes | None:
@@ -81,4 +95,4 @@ def load_wanted(state_dir: Path) -> bytes | None:
 
 
 def save_wanted(state_dir: Path, line: bytes) -> None:
-    files.replace(state_dir / WANTED, line)
+    replace(state_dir / WANTED, line)

@@ -1,0 +1,76 @@
+"""A configuration as a TOML file that `load` reads as exactly this one."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+import msgspec
+from msgspec import inspect
+
+from llmgw.config.convert import ROOT, Hints, unwrapped
+from llmgw.config.keys import Config
+from llmgw.config.report import dotted
+from llmgw.config.units import show_duration, show_size
+
+_ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+
+
+def dump(config: Config) -> str:
+    """Every key that has a value, defaults too."""
+    values = cast("dict[str, Any]", written(config))
+    return "\n".join(_table(values, ())) + "\n"
+
+
+def written(value: Any, kind: inspect.Type = ROOT, unit: str = "") -> Any:
+    """As in a file: durations and sizes as text, what is not set left out."""
+    inner, hints = unwrapped(kind, Hints(unit=unit))
+    if isinstance(inner, inspect.StructType):
+        found = {
+            field.name: written(getattr(value, field.name), field.type)
+            for field in inner.fields
+        }
+        return {name: entry for name, entry in found.items() if entry is not None}
+    if isinstance(inner, inspect.VarTupleType) and value is not None:
+        return [written(entry, inner.item_type) for entry in value]
+    if hints.unit == "duration" and value is not None:
+        return show_duration(value)
+    if hints.unit == "size" and value is not None:
+        return show_size(value)
+    return msgspec.to_builtins(value)
+
+
+def toml_value(value: Any) -> str:
+    """One value on one line."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return '"' + "".join(_escaped(char) for char in value) + '"'
+    if isinstance(value, list):
+        return "[" + ", ".join(map(toml_value, cast("list[Any]", value))) + "]"
+    if isinstance(value, dict):
+        pairs = cast("dict[str, Any]", value).items()
+        inside = ", ".join(f"{dotted((k,))} = {toml_value(v)}" for k, v in pairs)
+        return f"{{ {inside} }}" if inside else "{}"
+    return str(value)
+
+
+def _escaped(char: str) -> str:
+    if char in _ESCAPES:
+        return _ESCAPES[char]
+    if ord(char) < 32 or ord(char) == 127:
+        return f"\\u{ord(char):04x}"
+    return char
+
+
+def _table(values: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
+    """Plain keys first: what follows a section's head belongs to that section."""
+    tables: dict[str, dict[str, Any]] = {
+        name: value for name, value in values.items() if isinstance(value, dict)
+    }
+    for name, value in values.items():
+        if name not in tables:
+            yield f"{dotted((name,))} = {toml_value(value)}"
+    for name, table in tables.items():
+        here = (*path, name)
+        yield ""
+        yield f"[{dotted(here)}]"
+        yield from _table(table, here)

@@ -1,0 +1,116 @@
+"""Read a configuration file: every fault of it at once, or a whole Config.
+
+Looks at the file and at nothing else: no name is resolved, no path opened, no host
+name read. What the machine says is filled in by agent/resolve.py.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from llmgw.config.convert import ROOT, Converter
+from llmgw.config.keys import Config
+from llmgw.config.normalise import normalise
+from llmgw.config.report import Report, dotted
+from llmgw.config.syntax import READERS, Document, Malformed
+from llmgw.errors import ConfigError, Fault
+
+DEFAULT_FILE = "/etc/llmgw/agent.toml"
+LARGEST = 1024 * 1024
+
+
+class Loaded(Struct, frozen=True, kw_only=True):
+    """A file that is right, and what was noticed in it.
+
+    *places* holds the line of every key that is written, by its name (`tls.key_file`,
+    `servers[0]`); what is not in there has its default.
+    """
+
+    config: Config
+    file: str
+    places: dict[str, int]
+    warnings: tuple[Fault, ...] = ()
+
+
+class Examined(Struct, frozen=True, kw_only=True):
+    """What became of a file: the values that could be read, and the faults."""
+
+    file: str
+    values: dict[str, Any]
+    places: dict[str, int]
+    faults: tuple[Fault, ...]
+    warnings: tuple[Fault, ...]
+
+
+def default_path(environment: Mapping[str, str] = os.environ) -> Path:
+    """Where the file lies if nobody says: the one thing that a variable sets."""
+    return Path(environment.get("LLMGW_CONFIG") or DEFAULT_FILE)
+
+
+def load(path: Path, *, allow_unknown_keys: bool = False) -> Loaded:
+    """Raises ConfigError, which carries every fault, and nothing else."""
+    examined = examine(path, allow_unknown_keys=allow_unknown_keys)
+    if examined.faults:
+        raise ConfigError(examined.faults)
+    return loaded(examined)
+
+
+def loaded(examined: Examined) -> Loaded:
+    """The configuration of a file without faults."""
+    assert not examined.faults, "only a file without faults is a configuration"
+    return Loaded(
+        config=Config(**examined.values),
+        file=examined.file,
+        places=examined.places,
+        warnings=examined.warnings,
+    )
+
+
+def examine(path: Path, *, allow_unknown_keys: bool = False) -> Examined:
+    """All that can be said of a file, without raising."""
+    file = str(path)
+    try:
+        document = _read(path)
+    except Malformed as error:
+        fault = Fault(file=file, line=error.line, what=error.what, fix=error.fix)
+        return Examined(file=file, values={}, places={}, faults=(fault,), warnings=())
+    report = Report(file, document.lines)
+    converter = Converter(report, allow_unknown_keys=allow_unknown_keys)
+    values = converter.table(document.values, ROOT, ())
+    values = normalise(values, document.values, report)
+    return Examined(
+        file=file,
+        values=values,
+        places={dotted(place): line for place, line in document.lines.items()},
+        faults=report.faults,
+        warnings=report.warnings,
+    )
+
+
+def _read(path: Path) -> Document:
+    reader = READERS.get(path.suffix.lower())
+    if reader is None:
+        raise Malformed(
+            f'is named "{path.name}", and how it is read goes by its extension',
+            fix="name it .toml, .yaml or .json",
+        )
+    try:
+        with path.open("rb") as file:
+            data = file.read(LARGEST + 1)
+    except OSError as error:
+        raise Malformed(f"cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise Malformed("is no path: it has a NUL character in it") from error
+    if len(data) > LARGEST:
+        raise Malformed("is larger than 1 MiB, which no configuration is")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise Malformed(
+            f"is not text: byte 0x{data[error.start]:02x} is no UTF-8", line
+        ) from error
+    return reader(text)
