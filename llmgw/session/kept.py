@@ -1,12 +1,13 @@
 """What the link remembers over a restart: epoch, identity, servers, what was wanted."""
 
 import hashlib
-import os
 import uuid
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
+
+from llmgw import files
 
 NAME = "link.json"
 WANTED = "desired.json"
@@ -67,23 +68,8 @@ def load(state_dir: Path, id_hash: str) -> tuple[Kept, str | None]:
 
 def save(state_dir: Path, kept: Kept) -> None:
     """On disk when it returns, whole or not at all."""
-    replace(state_dir / NAME, msgspec.json.encode(kept))
-
-
-def replace(path: Path, content: bytes) -> None:
-    """Write beside, sync, rename, sync the folder: a power cut leaves old or new."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(path.name + ".new")
-    with beside.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    state_dir.mkdir(parents=True, exist_ok=True)
+    files.replace(state_dir / NAME, msgspec.json.encode(kept))
 
 
 def load_wanted(state_dir: Path) -> bytes | None:
@@ -95,4 +81,4 @@ def load_wanted(state_dir: Path) -> bytes | None:
 
 
 def save_wanted(state_dir: Path, line: bytes) -> None:
-    replace(state_dir / WANTED, line)
+    files.replace(state_dir / WANTED, line)

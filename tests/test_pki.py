@@ -1,0 +1,146 @@
+"""The small authority: what it makes, what it refuses, and that it works in OpenSSL."""
+
+import io
+import ssl
+import stat
+import tarfile
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from llmgw import pki
+from llmgw.cli import parse
+from llmgw.errors import TlsError
+
+
+def handshake(server: pki.Issued, client: pki.Issued, name: str) -> str:
+    """Both ends in memory, each asking the other for a certificate; the client's name
+    as the server saw it.
+    """
+    inside = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    inside.verify_mode = ssl.CERT_REQUIRED
+    outside = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    for context, files in ((inside, server), (outside, client)):
+        context.load_cert_chain(files.cert_file, files.key_file)
+        context.load_verify_locations(files.ca_file)
+    up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
+    one = inside.wrap_bio(up, down, server_side=True)
+    two = outside.wrap_bio(down, up, server_hostname=name)
+    done: set[ssl.SSLObject] = set()
+    for _ in range(10):
+        for end in (two, one):
+            try:
+                end.do_handshake()
+                done.add(end)
+            except ssl.SSLWantReadError:
+                pass
+    assert done == {one, two}
+    certificate = one.getpeercert(binary_form=True)
+    assert certificate
+    return x509.load_der_x509_certificate(certificate).subject.rfc4514_string()
+
+
+def test_what_it_issues_makes_a_mutual_handshake(tmp_path: Path) -> None:
+    pki.init(tmp_path)
+    server = pki.issue(tmp_path, "cp1", sans=("cp1.example", "fd00::1"))
+    client = pki.issue(tmp_path, "Node_17")
+
+    assert handshake(server, client, "cp1.example") == "CN=Node_17"
+    assert handshake(server, client, "fd00::1") == "CN=Node_17"
+    with pytest.raises(ssl.SSLCertVerificationError):
+        handshake(server, client, "cp2.example")
+
+
+def test_another_authority_of_the_same_name_is_another(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        pki.init(tmp_path / folder)
+    server = pki.issue(tmp_path / "a", "cp1")
+    client = pki.issue(tmp_path / "b", "n1")
+
+    with pytest.raises(ssl.SSLCertVerificationError):
+        handshake(server, client, "cp1")
+
+
+def test_keys_are_for_the_owner_only(tmp_path: Path) -> None:
+    for made in (pki.init(tmp_path), pki.issue(tmp_path, "n1")):
+        assert stat.S_IMODE(made.key_file.stat().st_mode) == 0o600
+
+
+def test_nothing_is_overwritten_without_being_told(tmp_path: Path) -> None:
+    first = pki.init(tmp_path)
+    node = pki.issue(tmp_path, "n1")
+    before = first.key_file.read_bytes(), node.cert_file.read_bytes()
+
+    with pytest.raises(TlsError, match="is there already"):
+        pki.init(tmp_path)
+    with pytest.raises(TlsError, match="is there already"):
+        pki.issue(tmp_path, "n1")
+    assert (first.key_file.read_bytes(), node.cert_file.read_bytes()) == before
+
+    pki.issue(tmp_path, "n1", force=True)
+    assert node.cert_file.read_bytes() != before[1]
+
+
+@pytest.mark.parametrize("name", ["", "ca", "../n1", "a/b", ".hidden", "-n", "x" * 65])
+def test_a_name_that_is_none_is_refused(tmp_path: Path, name: str) -> None:
+    pki.init(tmp_path)
+
+    with pytest.raises(TlsError):
+        pki.issue(tmp_path, name)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ca.crt", "ca.key"]
+
+
+def test_without_an_authority_it_says_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(TlsError) as caught:
+        pki.issue(tmp_path, "n1")
+
+    assert "pki init" in caught.value.fix
+
+
+def test_a_bundle_is_all_that_a_node_needs(tmp_path: Path) -> None:
+    pki.init(tmp_path)
+    made = pki.issue(tmp_path, "n1")
+
+    with tarfile.open(fileobj=io.BytesIO(pki.bundle(tmp_path, "n1"))) as tar:
+        found = {member.name: member.mode for member in tar}
+        key = tar.extractfile("tls.key")
+        assert key is not None
+        assert key.read() == made.key_file.read_bytes()
+
+    assert found == {"tls.crt": 0o644, "tls.key": 0o600, "ca.crt": 0o644}
+
+
+def test_a_request_is_signed_under_the_name_that_was_vouched_for(
+    tmp_path: Path,
+) -> None:
+    pki.init(tmp_path)
+    key = ec.generate_private_key(ec.SECP256R1())
+    request = (
+        x509.CertificateSigningRequestBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "root")]))
+        .sign(key, hashes.SHA256())
+        .public_bytes(serialization.Encoding.PEM)
+    )
+
+    certificate, authority = pki.sign(tmp_path, request, "n1", days=1)
+
+    made = x509.load_pem_x509_certificate(certificate)
+    made.verify_directly_issued_by(x509.load_pem_x509_certificate(authority))
+    assert made.subject.rfc4514_string() == "CN=n1"
+    assert made.public_key() == key.public_key()
+    with pytest.raises(TlsError):
+        pki.sign(tmp_path, b"no request", "n1")
+
+
+def test_the_command_does_all_three(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    for words in (["init"], ["issue", "n1", "--san", "10.0.0.1"], ["bundle", "n1"]):
+        arguments = parse(["pki", "--dir", str(tmp_path), *words])
+        assert arguments.run(arguments) == 0
+
+    printed = capfdbinary.readouterr().out
+    assert printed[printed.index(b"tls.crt\0") :] == pki.bundle(tmp_path, "n1")
