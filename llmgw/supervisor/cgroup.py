@@ -1,0 +1,159 @@
+"""One cgroup per engine, below the agent's own: its limits, its end, its OOM fate."""
+
+import contextlib
+import os
+from pathlib import Path
+
+from llmgw.errors import EngineError
+from llmgw.supervisor.launch import Limits
+
+WANTED = ("memory", "cpu", "cpuset", "pids")
+
+
+class Cgroup:
+    """One engine's. A folder; what is in it is never a matter of opinion."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def at(cls, path: str) -> "Cgroup | None":
+        """None if there is none."""
+        found = Path(path)
+        return cls(found) if (found / "cgroup.procs").exists() else None
+
+    def pids(self) -> list[int]:
+        """Everyone in it and below it."""
+        found: list[int] = []
+        for folder, _, _ in os.walk(self.path):
+            with contextlib.suppress(OSError, ValueError):
+                text = (Path(folder) / "cgroup.procs").read_text()
+                found += [int(pid) for pid in text.split()]
+        return found
+
+    def kill(self) -> bool:
+        """SIGKILL to all at once, however fast they fork; False before Linux 5.14."""
+        try:
+            (self.path / "cgroup.kill").write_text("1")
+        except OSError:
+            return False
+        return True
+
+    def ooms(self) -> int | None:
+        """How many of it the kernel has killed for memory; None: it does not say."""
+        return self._events("memory.events").get("oom_kill")
+
+    def _events(self, name: str) -> dict[str, int]:
+        try:
+            lines = (self.path / name).read_text().splitlines()
+        except OSError:
+            return {}
+        return {key: int(value) for key, _, value in (x.partition(" ") for x in lines)}
+
+    def remove(self) -> None:
+        for folder, _, _ in os.walk(self.path, topdown=False):
+            with contextlib.suppress(OSError):
+                Path(folder).rmdir()
+
+
+class Tree:
+    """The part of the hierarchy that was delegated to the agent."""
+
+    def __init__(self, root: Path, controllers: frozenset[str]) -> None:
+        self._root = root
+        self.controllers = controllers
+
+    def describe(self) -> str:
+        names = [name for name in WANTED if name in self.controllers]
+        return " ".join(names) or "no controllers: nothing is limited"
+
+    def make(self, id: str, limits: Limits) -> Cgroup:
+        """A new one, with its limits set; EngineError if one cannot be kept."""
+        cgroup = Cgroup(self._root / f"engine-{id}")
+        try:
+            cgroup.path.mkdir(exist_ok=True)
+            self._limit(cgroup.path, limits)
+        except OSError as error:
+            cgroup.remove()
+            raise EngineError(
+                f"cannot be made or limited: {error.strerror}", where=str(cgroup.path)
+            ) from error
+        return cgroup
+
+    def _limit(self, path: Path, limits: Limits) -> None:
+        if limits.memory is not None and "memory" in self.controllers:
+            (path / "memory.max").write_text(str(limits.memory))
+        if "memory" in self.controllers:
+            # Half an engine is no engine: without this the kernel takes one worker
+            # and the rest waits for it for ever, its GPU held.
+            (path / "memory.oom.group").write_text("1")
+        if limits.cpus is not None and "cpu" in self.controllers:
+            (path / "cpu.max").write_text(f"{int(limits.cpus * 100_000)} 100000")
+        if limits.cpuset and "cpuset" in self.controllers:
+            cpus = ",".join(str(cpu) for cpu in limits.cpuset)
+            (path / "cpuset.cpus").write_text(cpus)
+
+
+def own(mounts: str, membership: str) -> Path | None:
+    """The folder of this process' cgroup (v2), from /proc/self/{mounts,cgroup}."""
+    mount = next(
+        (
+            Path(fields[1])
+            for line in mounts.splitlines()
+            if len(fields := line.split()) > 2 and fields[2] == "cgroup2"
+        ),
+        None,
+    )
+    inside = next(
+        (line[3:] for line in membership.splitlines() if line.startswith("0::")), None
+    )
+    if mount is None or inside is None:
+        return None
+    return mount / inside.lstrip("/")
+
+
+def delegated() -> Tree | None:
+    """The agent's own tree, ready for engines; None where it was not delegated.
+
+    A cgroup with children may hold no process itself, so the agent moves down first.
+    The top of the hierarchy is not anybody's to divide and is left alone.
+    """
+    path = own(
+        Path("/proc/self/mounts").read_text(), Path("/proc/self/cgroup").read_text()
+    )
+    if path is None:
+        return None
+    if path.name == "agent":  # moved already, or systemd did (DelegateSubgroup=agent)
+        path = path.parent
+    if not (path / "cgroup.type").exists() or not _is_delegated(path):
+        return None
+    return divide(path)
+
+
+def _is_delegated(path: Path) -> bool:
+    """systemd marks what it gives away; elsewhere, what we may write is ours."""
+    with contextlib.suppress(OSError):
+        if os.getxattr(path, "user.delegate") == b"1":
+            return True
+    with contextlib.suppress(OSError):
+        if os.getxattr(path, "trusted.delegate") == b"1":
+            return True
+    return os.geteuid() != 0 and os.access(path, os.W_OK)
+
+
+def divide(path: Path) -> Tree | None:
+    """Makes *path* ready to have engines below it; None if it is not ours to divide."""
+    try:
+        agent = path / "agent"
+        agent.mkdir(exist_ok=True)
+        for pid in (path / "cgroup.procs").read_text().split():
+            (agent / "cgroup.procs").write_text(pid)
+    except OSError:
+        return None
+    available = (path / "cgroup.controllers").read_text().split()
+    for name in WANTED:
+        if name in available:
+            with contextlib.suppress(OSError):
+                (path / "cgroup.subtree_control").write_text(f"+{name}")
+    enabled = (path / "cgroup.subtree_control").read_text().split()
+    return Tree(path, frozenset(enabled))

@@ -1,0 +1,214 @@
+"""Whether an engine serves: asking it, and judging what it says.
+
+Asking is dull and judging is pure: `Judge` is given readings and the time, and says
+the state. Busy is not dead: an engine that answers late while its tokens count up
+works. Stuck is dead: one that answers, has requests and moves none.
+
+    starting ──200──▶ ready ◀──200── busy | unhealthy
+       │                │
+       │                ├─ no 200, tokens grow ──▶ busy
+       │                └─ no 200 three times ───▶ unhealthy ──▶ stuck: given up
+       └─ nothing grows for start_timeout, or the cap ─▶ late: given up
+"""
+
+import ssl
+from typing import Literal, NamedTuple
+
+import httpx
+from msgspec import Struct
+
+from llmgw.supervisor.launch import Health
+
+# Loading has an end even where it looks busy: so many times the time without progress.
+START_CAP = 6
+# One slow answer is no news; three in a row are.
+UNHEALTHY_AFTER = 3
+# A driver's log line a second is no progress; weights come in by the megabyte.
+LOADED_STEP = 1 << 20
+
+
+class Reading(Struct, frozen=True, kw_only=True):
+    """One look at an engine. None: it was not to be had.
+
+    *moved* sums what counts its work; *effort* is bytes read and logged and MiB held.
+    """
+
+    answered: bool
+    why: str = ""
+    moved: float | None = None
+    requests: float | None = None
+    effort: tuple[int, ...] = ()
+
+
+class Verdict(NamedTuple):
+    """*given_up*: it is to be ended and started again, for this reason."""
+
+    state: Literal["starting", "ready", "busy", "unhealthy"]
+    reason: str | None = None
+    given_up: bool = False
+
+
+class Judge:
+    """What an engine's readings amount to. Times are monotonic seconds.
+
+    *was_ready*: it served before this agent was there, so that it has *ready_within*
+    to say so again, and is unhealthy after.
+    """
+
+    def __init__(
+        self,
+        now: float,
+        *,
+        start_timeout: float,
+        stuck_after: float,
+        was_ready: bool = False,
+        ready_within: float = 0.0,
+    ) -> None:
+        self.was_ready = was_ready
+        self._begun = now
+        self._start_timeout = start_timeout
+        self._stuck_after = stuck_after
+        self._ready_within = ready_within if was_ready else None
+        self._effort: tuple[int, ...] = ()
+        self._grew = now
+        self._moved: float | None = None
+        self._sound = now  # when it was last seen to work
+        self._misses = 0
+
+    def see(self, reading: Reading, now: float) -> Verdict:
+        is_moving = self._is_moving(reading)
+        if self._ready_within is not None:
+            if not reading.answered:
+                return self._adopted(reading, now)
+            self._ready_within = None
+        if not self.was_ready and not reading.answered:
+            return self._starting(reading, now)
+        self.was_ready = True
+        if reading.answered:
+            return self._answered(reading, is_moving, now)
+        return self._silent(reading, is_moving, now)
+
+    def _is_moving(self, reading: Reading) -> bool:
+        if reading.moved is None:
+            return False
+        before, self._moved = self._moved, reading.moved
+        return before is not None and reading.moved > before
+
+    def _adopted(self, reading: Reading, now: float) -> Verdict:
+        assert self._ready_within is not None
+        if now - self._begun < self._ready_within:
+            return Verdict("starting", "adopted; not heard of yet")
+        self._ready_within = None
+        self._misses = UNHEALTHY_AFTER
+        self._sound = now
+        return Verdict("unhealthy", f"adopted, and silent since: {reading.why}")
+
+    def _starting(self, reading: Reading, now: float) -> Verdict:
+        if _has_grown(self._effort, reading.effort):
+            self._effort = reading.effort
+            self._grew = now
+        if now - self._grew >= self._start_timeout:
+            return Verdict(
+                "starting",
+                f"not ready, and nothing loaded for {self._start_timeout:g} s: "
+                f"{reading.why}",
+                given_up=True,
+            )
+        if now - self._begun >= self._start_timeout * START_CAP:
+            return Verdict(
+                "starting",
+                f"not ready after {now - self._begun:.0f} s: {reading.why}",
+                given_up=True,
+            )
+        return Verdict("starting", reading.why or None)
+
+    def _answered(self, reading: Reading, is_moving: bool, now: float) -> Verdict:
+        self._misses = 0
+        if is_moving or reading.moved is None or not reading.requests:
+            self._sound = now
+        if now - self._sound >= self._stuck_after:
+            return Verdict(
+                "unhealthy",
+                f"stuck: {reading.requests:g} requests run and nothing has moved for "
+                f"{now - self._sound:.0f} s",
+                given_up=True,
+            )
+        return Verdict("ready")
+
+    def _silent(self, reading: Reading, is_moving: bool, now: float) -> Verdict:
+        if is_moving:
+            self._sound = now
+            self._misses = 0
+            return Verdict("busy", reading.why)
+        self._misses += 1
+        if now - self._sound >= self._stuck_after:
+            return Verdict(
+                "unhealthy",
+                f"stuck: no sign of work for {now - self._sound:.0f} s: {reading.why}",
+                given_up=True,
+            )
+        if self._misses < UNHEALTHY_AFTER:
+            return Verdict("ready", reading.why)
+        return Verdict("unhealthy", reading.why)
+
+
+def _has_grown(before: tuple[int, ...], now: tuple[int, ...]) -> bool:
+    """Any of them, by enough to be loading and not idling."""
+    if len(before) != len(now):
+        return True
+    steps = (LOADED_STEP, 1, 1)  # bytes read, MiB held, bytes logged
+    return any(n - b >= step for b, n, step in zip(before, now, steps, strict=False))
+
+
+def client(timeout: float) -> httpx.AsyncClient:
+    """For engines only: no proxies, no redirects, whatever the environment says."""
+    # Engines are asked over plain HTTP. A context that trusts nobody costs nothing;
+    # httpx' own would read every CA of the system.
+    nobody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    return httpx.AsyncClient(
+        trust_env=False, follow_redirects=False, timeout=timeout, verify=nobody
+    )
+
+
+async def ask(
+    client: httpx.AsyncClient, health: Health, base: str
+) -> tuple[bool, str, float | None, float | None]:
+    """Whether it answered 200 and if not why, what it has moved, what it runs."""
+    answered, why = False, ""
+    try:
+        response = await client.get(f"{base}{health.path}")
+        answered = response.status_code == 200
+        why = "" if answered else f"{health.path} answers {response.status_code}"
+    except httpx.TimeoutException:
+        why = f"{health.path} does not answer in time"
+    except httpx.HTTPError as error:
+        why = f"{health.path}: {error or type(error).__name__}"
+    if health.metrics_path is None:
+        return answered, why, None, None
+    try:
+        response = await client.get(f"{base}{health.metrics_path}")
+    except httpx.HTTPError:
+        return answered, why, None, None
+    if response.status_code != 200:
+        return answered, why, None, None
+    moved = total(response.text, health.progress_metrics)
+    requests = (
+        total(response.text, (health.requests_metric,))
+        if health.requests_metric
+        else None
+    )
+    return answered, why, moved, requests
+
+
+def total(text: str, names: tuple[str, ...]) -> float | None:
+    """The sum of all samples with these names in a Prometheus text; None: none."""
+    found: list[float] = []
+    for line in text.splitlines():
+        name, _, rest = line.partition("{") if "{" in line else line.partition(" ")
+        if name.strip() in names:
+            value = rest.rpartition("}")[2].split() if "{" in line else rest.split()
+            try:
+                found.append(float(value[0]))
+            except (ValueError, IndexError):
+                continue
+    return sum(found) if found else None

@@ -1,0 +1,223 @@
+"""Which processes are ours: what an agent must know of the engines it did not start.
+
+One file per replica, written and flushed before the engine may run its first
+instruction, so that there is never an engine without its line. The line is proof only
+together with the process: same number, same start time, same boot. What is not proved
+is never signalled.
+
+A line that cannot be read costs no engine either: each carries the ledger's own tag
+and its replica's id in its environment, and is found by them.
+"""
+
+import contextlib
+import hashlib
+import os
+import secrets
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from llmgw.errors import EngineError
+from llmgw.supervisor import procfs
+from llmgw.supervisor.launch import Launch
+
+VERSION = 1
+TAG = "LLMGW_LEDGER"
+REPLICA = "LLMGW_REPLICA"
+
+
+class Identity(Struct, frozen=True, kw_only=True):
+    """Which process. *invocation*: systemd's name for one start of a unit."""
+
+    pid: int
+    started: int
+    boot: str
+    invocation: str | None = None
+
+    @classmethod
+    def of(cls, pid: int, invocation: str | None = None) -> "Identity | None":
+        """Of the process that has this number now; None if none lives."""
+        stat = procfs.stat(pid)
+        if stat is None or not stat.is_alive:
+            return None
+        return cls(
+            pid=pid, started=stat.started, boot=procfs.boot_id(), invocation=invocation
+        )
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """*stopping*: it is to go; an agent that finds it so finishes the stop."""
+
+    version: int = VERSION
+    machine: str
+    id: str
+    generation: int
+    digest: str
+    identity: Identity
+    launch: Launch
+    backend: str = "process"
+    cgroup: str | None = None
+    was_ready: bool = False
+    stopping: bool = False
+    restarts: int = 0
+
+
+class Unreadable(NamedTuple):
+    """A file of the ledger that says nothing usable, and why."""
+
+    path: Path
+    id: str
+    reason: str
+
+
+class _Version(Struct):
+    version: int
+    machine: str
+
+
+def machine() -> str:
+    """This machine, without giving its id away: a disk may be copied to another."""
+    for path in (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id")):
+        with contextlib.suppress(OSError):
+            return hashlib.sha256(b"llmgw ledger " + path.read_bytes()).hexdigest()
+    return ""
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Replaces the file, or leaves it as it was; flushed to the disk when it returns.
+
+    OSError if it could not: no half is left behind.
+    """
+    part = path.with_name(f".{path.name}.part")
+    try:
+        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            view = memoryview(content)
+            while view:
+                view = view[os.write(fd, view) :]
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        part.rename(path)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
+    _flush(path.parent)
+
+
+def _flush(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+class Ledger:
+    """The files. Every method touches the disk: call them in a thread."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self.folder = state_dir / "ledger"
+        self._tag_file = state_dir / "ledger-tag"
+        self.tag = ""
+        self.machine = ""
+
+    def open(self) -> None:
+        """Makes the folder and the tag; EngineError if the state can't be written."""
+        self.machine = machine()
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                self.tag = self._tag_file.read_text().strip()
+            if not self.tag:
+                self.tag = secrets.token_hex(16)
+                write_whole(self._tag_file, self.tag.encode())
+        except OSError as error:
+            raise EngineError(
+                f"cannot be written: {error.strerror}",
+                where=str(self.folder.parent),
+                fix="make state_dir writable for the agent: no engine is started "
+                "that it could not find again",
+            ) from error
+
+    def read(self) -> tuple[list[Entry], list[Unreadable]]:
+        """What it says, and what of it could not be used."""
+        entries: list[Entry] = []
+        unreadable: list[Unreadable] = []
+        for path in sorted(self.folder.glob("*.json")):
+            try:
+                entries.append(self._read(path))
+            except (OSError, ValueError) as error:
+                unreadable.append(Unreadable(path, path.stem, str(error)))
+        return entries, unreadable
+
+    def _read(self, path: Path) -> Entry:
+        raw = path.read_bytes()
+        head = msgspec.json.decode(raw, type=_Version)
+        if head.version != VERSION:
+            raise ValueError(f"is of version {head.version}, not {VERSION}")
+        if head.machine != self.machine:
+            raise ValueError("was written on another machine")
+        entry = msgspec.json.decode(raw, type=Entry)
+        if entry.id != path.stem:
+            raise ValueError(f"speaks of {entry.id}")
+        return entry
+
+    def write(self, entry: Entry) -> None:
+        """On the disk when it returns; EngineError if not."""
+        path = self.folder / f"{entry.id}.json"
+        try:
+            write_whole(path, msgspec.json.encode(entry))
+        except OSError as error:
+            raise EngineError(
+                f"cannot be written: {error.strerror}; the engine was not started",
+                where=str(path),
+                fix="make room or make it writable",
+            ) from error
+
+    def forget(self, id: str) -> None:
+        """Nothing of this replica runs. A line that stays names a dead process."""
+        path = self.folder / f"{id}.json"
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+            _flush(self.folder)
+
+    def set_aside(self, unreadable: Unreadable) -> None:
+        """Kept for a person to look at, under a name that is not read again."""
+        with contextlib.suppress(OSError):
+            unreadable.path.rename(unreadable.path.with_suffix(".unreadable"))
+
+    def tags(self, id: str) -> dict[str, str]:
+        """What marks every process of this replica, its grandchildren too."""
+        return {TAG: self.tag, REPLICA: id}
+
+
+def is_proved(entry: Entry) -> bool:
+    """Whether the process named there is still the one that was started."""
+    now = Identity.of(entry.identity.pid)
+    return (
+        now is not None
+        and now.started == entry.identity.started
+        and now.boot == entry.identity.boot
+    )
+
+
+def tagged(
+    tag: str, among: Iterable[procfs.Stat] | None = None
+) -> dict[str, list[procfs.Stat]]:
+    """Every living process that bears this ledger's tag, by replica."""
+    found: dict[str, list[procfs.Stat]] = {}
+    mark = f"{TAG}={tag}".encode()
+    name = f"{REPLICA}=".encode()
+    for stat in procfs.everyone() if among is None else among:
+        if not stat.is_alive:
+            continue
+        env = procfs.environ(stat.pid)
+        if mark in env:
+            for part in env:
+                if part.startswith(name):
+                    found.setdefault(part[len(name) :].decode(), []).append(stat)
+    return found

@@ -1,0 +1,204 @@
+"""All that runs on this node: one keeper per replica, in a group of its own."""
+
+import logging
+import time
+from pathlib import Path
+
+import anyio
+from anyio.abc import TaskGroup, TaskStatus
+from anyio.to_thread import run_sync
+
+from llmgw import wire
+from llmgw.aio import Latest
+from llmgw.config import keys
+from llmgw.errors import EngineError
+from llmgw.supervisor import cgroup, files, health, procfs
+from llmgw.supervisor.backend import Backend
+from llmgw.supervisor.keeper import Keeper, Tools
+from llmgw.supervisor.ledger import Entry, Ledger
+from llmgw.supervisor.order import Order
+from llmgw.supervisor.ports import Ports
+from llmgw.supervisor.process import Processes
+
+log = logging.getLogger(__name__)
+
+# A stopped replica is shown so long, for whoever asks what became of it.
+REMEMBERED = 600.0
+
+
+class Supervisor:
+    """Keeps what is wanted running. Engines outlive it; the next one adopts them."""
+
+    def __init__(
+        self,
+        settings: keys.Supervisor,
+        state_dir: Path,
+        *,
+        adopt_ready_timeout: float = 60.0,
+    ) -> None:
+        self.changed: Latest[int] = Latest(0)
+        self._settings = settings
+        self._state_dir = state_dir
+        self._adopt_ready_timeout = adopt_ready_timeout
+        self._ledger = Ledger(state_dir)
+        self._ports = Ports(settings.port_range, settings.port_quarantine)
+        self._keepers: dict[str, Keeper] = {}
+        self._problems: dict[str, tuple[float, wire.Problem]] = {}
+        self._tools: Tools | None = None
+        self._group: TaskGroup | None = None
+
+    @property
+    def mode(self) -> str:
+        """How engines are held, for `status`."""
+        return self._tools.backend.mode if self._tools else "not started"
+
+    async def run(
+        self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Returns never; cancelled, it leaves the engines as they are."""
+        try:
+            await run_sync(self._ledger.open)
+        except EngineError as error:
+            self._problem("state_dir", error)
+        backend = await run_sync(self._choose)
+        async with (
+            health.client(self._settings.health_timeout) as client,
+            anyio.create_task_group() as group,
+        ):
+            self._group = group
+            self._tools = Tools(
+                settings=self._settings,
+                backend=backend,
+                ledger=self._ledger,
+                ports=self._ports,
+                client=client,
+                state_dir=self._state_dir,
+                adopt_ready_timeout=self._adopt_ready_timeout,
+                changed=self._tell,
+            )
+            await self._adopt_all(backend)
+            task_status.started()
+            await anyio.sleep_forever()
+
+    def _choose(self) -> Backend:
+        return Processes(self._ledger.tag, cgroup.delegated())
+
+    # What others ask ----------------------------------------------------------------
+
+    def statuses(self) -> tuple[wire.ReplicaStatus, ...]:
+        """Of all that is wanted, that runs, or that stopped a little while ago."""
+        now = time.monotonic()
+        for id, keeper in list(self._keepers.items()):
+            if keeper.state == "stopped" and now - keeper.since > REMEMBERED:
+                del self._keepers[id]
+        return tuple(keeper.status() for keeper in self._keepers.values())
+
+    def want(self, order: Order) -> None:
+        """Starts it, or hands what runs already its order.
+
+        EngineError if the id is still held by another wish: that is to be stopped
+        first.
+        """
+        assert self._tools, "the supervisor runs before it is asked for anything"
+        held = self._keepers.get(order.id)
+        if held and not held.is_over:
+            if held.digest != order.digest or held.state == "stopping":
+                raise EngineError(
+                    f"{order.id} is still {held.state} as it was wanted before"
+                )
+            held.take(order)
+            return
+        if held and held.state == "failed" and held.digest == order.digest:
+            return
+        self._keep(Keeper(self._tools, order))
+
+    def unwant(self, id: str, reason: str | None = None) -> None:
+        """Stops it for good; returns at once."""
+        keeper = self._keepers.get(id)
+        if keeper is None:
+            return
+        if keeper.is_over:
+            del self._keepers[id]
+            self._tell()
+            return
+        keeper.stop(reason)
+
+    async def stop_all(self) -> None:
+        """Returns once nothing runs any more."""
+        for id in list(self._keepers):
+            self.unwant(id, "the agent was told to stop its engines")
+        seen = -1
+        while any(not keeper.is_over for keeper in self._keepers.values()):
+            seen, _ = await self.changed.newer_than(seen)
+
+    def log_path(self, id: str) -> Path:
+        return files.log_path(self._state_dir, id)
+
+    def problems(self) -> tuple[wire.Problem, ...]:
+        now = time.monotonic()
+        return tuple(
+            wire.Problem(
+                code=problem.code,
+                severity=problem.severity,
+                what=problem.what,
+                where=problem.where,
+                fix=problem.fix,
+                since_s=round(now - since, 1),
+            )
+            for since, problem in self._problems.values()
+        )
+
+    # Adoption -----------------------------------------------------------------------
+
+    async def _adopt_all(self, backend: Backend) -> None:
+        entries, unreadable = await run_sync(self._ledger.read)
+        for bad in unreadable:
+            await run_sync(self._ledger.set_aside, bad)
+            self._problem(
+                "ledger_unreadable",
+                EngineError(
+                    f"cannot be used: {bad.reason}",
+                    where=str(bad.path),
+                    fix="it was set aside; what it spoke of is looked for by its tag",
+                ),
+            )
+        for entry in entries:
+            await self._adopt(backend, entry)
+
+    async def _adopt(self, backend: Backend, entry: Entry) -> None:
+        assert self._tools
+        engine = await backend.adopt(entry)
+        if engine is None:
+            boot = await run_sync(procfs.boot_id)
+            if entry.identity.boot == boot:
+                await backend.clear(entry.id)
+            await run_sync(self._ledger.forget, entry.id)
+            log.info("engine gone replica=%s pid=%s", entry.id, entry.identity.pid)
+            return
+        self._ports.adopt(entry.launch.ports)
+        self._keep(Keeper(self._tools, None, (entry, engine)))
+        log.info("engine adopted replica=%s pid=%s", entry.id, entry.identity.pid)
+
+    # Small things -------------------------------------------------------------------
+
+    def _keep(self, keeper: Keeper) -> None:
+        assert self._group
+        self._keepers[keeper.id] = keeper
+        self._group.start_soon(keeper.run, name=f"keeper {keeper.id}")
+        self._tell()
+
+    def _tell(self) -> None:
+        self.changed.set(self.changed.value + 1)
+
+    def _problem(self, code: str, error: EngineError) -> None:
+        log.error("%s %s", code, error)
+        self._problems[code] = (
+            time.monotonic(),
+            wire.Problem(
+                code=code,
+                severity="error",
+                what=error.what,
+                where=error.where or None,
+                fix=error.fix or None,
+            ),
+        )
