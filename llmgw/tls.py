@@ -6,6 +6,7 @@ one is used from the next connection on, and a half-written pair changes nothing
 
 import logging
 import ssl
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -69,18 +70,25 @@ class Certificates:
         self._seen: object = None
         self._fault: TlsError | None = None
         self._warned: int | None = None
+        self._reading = threading.Lock()
 
-    async def context(self) -> ssl.SSLContext:
+    async def fresh(self) -> ssl.SSLContext:
         """For the next connection. TlsError if there was never a pair that fits."""
-        await self.refresh()
+        return await anyio.to_thread.run_sync(self.context)
+
+    def context(self) -> ssl.SSLContext:
+        """As `fresh`, which does not hold up the event loop."""
+        self.refresh()
         if self._pair is None:
             assert self._fault is not None
             raise self._fault
         return self._pair.context
 
-    async def refresh(self) -> None:
+    def refresh(self) -> None:
         """Look whether the files changed, and read them if so."""
-        await anyio.to_thread.run_sync(self._refresh)
+        # Two servers are dialled at once, each from its own thread.
+        with self._reading:
+            self._refresh()
 
     def _refresh(self) -> None:
         seen = tuple(_mark(path) for path in self._files)
@@ -141,7 +149,9 @@ class Certificates:
         if passed and passed[-1] != self._warned:
             self._warned = passed[-1]
             log.warning(
-                "certificate ends soon file=%s in=%s", self._files[0], _span(left or 0)
+                "certificate ends soon file=%s in=%s",
+                self._files[0],
+                _span(max(left or 0.0, 0.0)),
             )
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import logging
+import os
 import socket
 import ssl
 import threading
@@ -24,6 +25,10 @@ log = logging.getLogger(__name__)
 
 # Between the addresses of one name, as RFC 8305 has it.
 ADDRESS_HEAD_START = 0.25
+
+# Some servers do not send the alert that would tell.
+MUTE_TLS = "it may refuse this node's certificate, its log says why"
+MUTE_PLAIN = "it may speak TLS, then write https:// and set tls"
 
 Lookup = Callable[[str, int], Iterable[str]]
 
@@ -124,6 +129,7 @@ class Dialer:
             local=local,
             peer=peer,
             explain=functools.partial(self._explain, server),
+            mute=MUTE_TLS if address.tls else MUTE_PLAIN,
         )
 
     async def _connect(
@@ -140,10 +146,7 @@ class Dialer:
             try:
                 return await anyio.connect_tcp(host, address.port)
             except OSError as error:
-                cause = (
-                    error.__cause__ if isinstance(error.__cause__, OSError) else error
-                )
-                reasons.append((cause.strerror or str(cause)).lower())
+                reasons.append(_reason(error))
                 raise
 
         def contenders() -> Iterator[Callable[[], Awaitable[anyio.abc.SocketStream]]]:
@@ -192,7 +195,7 @@ class Dialer:
                 "is https:// and tls is not configured", where=address.url
             )
         try:
-            context = await self._certificates.context()
+            context = await self._certificates.fresh()
             return await TLSStream.wrap(
                 stream,
                 hostname=self._certificates.server_name or address.server_name,
@@ -204,13 +207,19 @@ class Dialer:
         except ssl.SSLError as error:
             raise self._explain(address.url, error) from error
         except (OSError, anyio.EndOfStream, anyio.BrokenResourceError) as error:
-            raise Unreachable(
-                "closed the connection during the TLS handshake", where=address.url
-            ) from error
+            what = f"closed the connection during the TLS handshake: {MUTE_TLS}"
+            raise Unreachable(what, where=address.url) from error
 
     def _explain(self, server: str, error: ssl.SSLError) -> Unreachable:
         what, fix = explain(error)
         return Unreachable(what, where=server, fix=fix)
+
+
+def _reason(error: OSError) -> str:
+    # Both libraries below word it anew, with the address in it; the number is the
+    # system's own.
+    cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
+    return os.strerror(cause.errno).lower() if cause.errno else str(cause)
 
 
 def _socket(stream: anyio.abc.SocketStream) -> socket.socket:

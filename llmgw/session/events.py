@@ -20,7 +20,7 @@ class Events:
         self._waiting: deque[Event] = deque()
         self._limit = limit
         self._seq = 0
-        self._told_dropped = 0
+        self._untold = 0  # dropped, and not said yet
         self._start = time.monotonic()
 
     def add(
@@ -31,29 +31,38 @@ class Events:
         replica: str | None = None,
         data: dict[str, Any] | None = None,
     ) -> None:
-        if len(self._waiting) >= self._limit:
-            self._waiting.popleft()
-            self.dropped += 1
         self._waiting.append(self._event(kind, text, replica, data))
+        self._trim()
         self.added.set(self._seq)
 
-    def batch(self) -> tuple[Event, ...]:
-        """All that wait, oldest first, and how many are missing before them."""
+    def take(self) -> tuple[Event, ...]:
+        """All that wait, oldest first, after how many are missing before them.
+
+        They are the taker's, until they are told or put back.
+        """
         events = tuple(self._waiting)
-        missing = self.dropped - self._told_dropped
+        self._waiting.clear()
+        missing, self._untold = self._untold, 0
         if not missing:
             return events
         text = f"{missing} older events were dropped: the queue was full"
         first = self._event("events_dropped", text, None, {"dropped": missing})
         return first, *events
 
-    def told(self, batch: tuple[Event, ...]) -> None:
-        """The control plane has these."""
-        had = {event.seq for event in batch}
-        self._waiting = deque(one for one in self._waiting if one.seq not in had)
-        for event in batch:
+    def put_back(self, batch: tuple[Event, ...]) -> None:
+        """The control plane does not have these."""
+        for event in reversed(batch):
             if event.kind == "events_dropped" and event.data:
-                self._told_dropped += event.data["dropped"]
+                self._untold += event.data["dropped"]
+            else:
+                self._waiting.appendleft(event)
+        self._trim()
+
+    def _trim(self) -> None:
+        while len(self._waiting) > self._limit:
+            self._waiting.popleft()
+            self.dropped += 1
+            self._untold += 1
 
     def _event(
         self, kind: str, text: str, replica: str | None, data: dict[str, Any] | None

@@ -66,6 +66,7 @@ class Connection:
         local: str,
         peer: tuple[object, ...],
         explain: Callable[[ssl.SSLError], Unreachable],
+        mute: str,
     ) -> None:
         self.where = where
         self.local = local
@@ -75,6 +76,7 @@ class Connection:
         self._path = path
         self._headers = [("host", authority), ("user-agent", "llmgw-agent")]
         self._explain = explain
+        self._mute = mute  # what it may mean if not one byte ever comes
         self._http = h11.Connection(h11.CLIENT)
         self._began = False
 
@@ -150,7 +152,7 @@ class Connection:
         while isinstance(event, h11.InformationalResponse):
             event = await self._event()
         if not isinstance(event, h11.Response):
-            raise Unreachable("closed the connection", where=self.where)
+            raise Unreachable(self._hung_up(), where=self.where)
         got = {name.decode(): value.decode("latin-1") for name, value in event.headers}
         self.date = _date(got.get("date"))
         return event.status_code, got
@@ -173,10 +175,15 @@ class Connection:
                 self._began = self._began or bool(data)
                 self._http.receive_data(data)
         except h11.RemoteProtocolError as error:
-            what = "closed the connection" if self._closed() else f"no HTTP: {error}"
+            what = self._hung_up() if self._closed() else f"speaks no HTTP: {error}"
             raise Unreachable(what, where=self.where) from error
         assert event is not h11.NEED_DATA
         return event  # pyright: ignore[reportReturnType]
+
+    def _hung_up(self) -> str:
+        if self._began:
+            return "closed the connection"
+        return f"closed the connection without a word: {self._mute}"
 
     def _closed(self) -> bool:
         data, closed = self._http.trailing_data

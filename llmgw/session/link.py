@@ -53,6 +53,7 @@ log = logging.getLogger(__name__)
 REGISTER_LIMIT = 5.0
 GOODBYE_LIMIT = 2.0
 PROBE_LIMIT = 10.0
+CERTIFICATES_EVERY = 60.0
 
 
 class Link:
@@ -129,8 +130,15 @@ class Link:
         task_status.started()
         async with anyio.create_task_group() as group:
             group.start_soon(self._keep_on)
+            group.start_soon(self._watch_certificates)
             await self._leaving.wait()
             group.cancel_scope.cancel()
+
+    async def _watch_certificates(self) -> None:
+        """A session can last longer than a certificate; its end is told in time."""
+        while self._certificates is not None:
+            await anyio.to_thread.run_sync(self._certificates.refresh)
+            await anyio.sleep(CERTIFICATES_EVERY)
 
     async def _keep_on(self) -> None:
         waits = delays(self._base, self._max)

@@ -346,11 +346,15 @@ class Session:
         seen = -1
         while True:
             seen, _ = await events.added.newer_than(seen)
-            while batch := events.batch():
-                body = msgspec.json.encode(batch)
-                if await self._aside("POST", f"/v1/events?{self._target}", body):
-                    events.told(batch)
-                else:
+            while batch := events.take():
+                told = False
+                try:
+                    body = msgspec.json.encode(batch)
+                    told = await self._aside("POST", f"/v1/events?{self._target}", body)
+                finally:
+                    if not told:
+                        events.put_back(batch)
+                if not told:
                     await anyio.sleep(self.beat)
 
     async def _aside(

@@ -18,7 +18,7 @@ import anyio.abc
 import h11
 import msgspec
 from anyio.abc import SocketAttribute, TaskStatus
-from anyio.streams.tls import TLSListener
+from anyio.streams.tls import TLSStream
 from msgspec import Struct
 
 from llmgw.aio import Latest
@@ -128,8 +128,9 @@ class ControlPlane:
         self.on: dict[str, Handler] = {}
         self.requests: list[Request] = []
         self.connections = 0
-        self.streams: set[anyio.abc.ByteStream] = set()
+        self.streams: dict[anyio.abc.ByteStream, anyio.Lock] = {}
         self.sessions: list[str] = []
+        self.mute = False  # hangs up on a bad handshake without the alert
         self._tls = tls
         self._host = host
         self._port = port
@@ -152,11 +153,10 @@ class ControlPlane:
             local_host=self._host, local_port=self._port, reuse_port=False
         )
         self._port = tcp.extra(SocketAttribute.local_port)
-        listener = TLSListener(tcp, self._tls, False) if self._tls else tcp
         self._scope = anyio.CancelScope()
         with self._scope:
-            async with listener, anyio.create_task_group() as group:
-                group.start_soon(listener.serve, self._serve, group)
+            async with tcp, anyio.create_task_group() as group:
+                group.start_soon(tcp.serve, self._serve, group)
                 task_status.started()
                 await anyio.sleep_forever()
 
@@ -183,7 +183,18 @@ class ControlPlane:
         raw = message
         if not isinstance(raw, bytes):
             raw = msgspec.json.encode(raw) + b"\n"
+        await self.streaming()
         for stream in tuple(self.streams):
+            await self._line(stream, raw)
+
+    async def streaming(self) -> None:
+        """Wait until somebody listens."""
+        number = -1
+        while not self.streams:
+            number, _ = await self._news.newer_than(number)
+
+    async def _line(self, stream: anyio.abc.ByteStream, raw: bytes) -> None:
+        async with self.streams[stream]:
             await stream.send(b"%x\r\n%b\r\n" % (len(raw), raw))
 
     def snapshot(self, **other: Any) -> dict[str, Any]:
@@ -204,15 +215,16 @@ class ControlPlane:
         finally:
             del self.on[kind]
 
-    async def _serve(self, stream: anyio.abc.ByteStream) -> None:
+    async def _serve(self, tcp: anyio.abc.SocketStream) -> None:
         self.connections += 1
-        try:
-            async with stream:
+        async with tcp:
+            try:
+                stream = await accept(tcp, self._tls, self.mute) if self._tls else tcp
                 await self._exchanges(stream)
-        except (anyio.BrokenResourceError, anyio.EndOfStream, OSError, Closed):
-            pass  # the agent let go
-        finally:
-            self.streams.discard(stream)
+            except h11.RemoteProtocolError:
+                await tcp.send(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
+            except (anyio.BrokenResourceError, anyio.EndOfStream, OSError, Closed):
+                pass  # the agent let go
 
     async def _exchanges(self, stream: anyio.abc.ByteStream) -> None:
         parser = h11.Connection(h11.SERVER)
@@ -220,7 +232,10 @@ class ControlPlane:
             self.requests.append(request)
             self._news.set(self._news.number)
             handler = self.on.get(request.kind) or getattr(self, f"_{request.kind}")
-            await handler(Exchange(request, stream))
+            try:
+                await handler(Exchange(request, stream))
+            finally:
+                self.streams.pop(stream, None)
             # The answer went around the parser, and is told to it here.
             parser.send(h11.Response(status_code=204, headers=[]))
             parser.send(h11.EndOfMessage())
@@ -250,12 +265,13 @@ class ControlPlane:
             b"HTTP/1.1 200 OK\r\ncontent-type: application/x-ndjson\r\n"
             b"transfer-encoding: chunked\r\n\r\n"
         )
-        self.streams.add(exchange.stream)
-        line = msgspec.json.encode(self.snapshot()) + b"\n"
-        await exchange.stream.send(b"%x\r\n%b\r\n" % (len(line), line))
+        stream = exchange.stream
+        self.streams[stream] = anyio.Lock()
+        await self._line(stream, msgspec.json.encode(self.snapshot()) + b"\n")
+        self._news.set(self._news.number)
         while True:
             await anyio.sleep(self.heartbeat_s or 0.5)
-            await exchange.stream.send(b'd\r\n{"t":"ping"}\n\r\n')
+            await self._line(stream, b'{"t":"ping"}\n')
 
     async def _heartbeat(self, exchange: Exchange) -> None:
         if await self._knows(exchange):
@@ -290,6 +306,31 @@ class ControlPlane:
 
     def count(self) -> Counter[str]:
         return Counter(request.kind for request in self.requests)
+
+
+async def accept(
+    tcp: anyio.abc.SocketStream, context: ssl.SSLContext, mute: bool
+) -> anyio.abc.ByteStream:
+    """The server's end of a handshake, which tells the other side what was wrong.
+
+    anyio's own does not; nor does asyncio's: that is *mute*.
+    """
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = context.wrap_bio(incoming, outgoing, server_side=True)
+    while True:
+        try:
+            tls.do_handshake()
+        except ssl.SSLWantReadError:
+            await tcp.send(outgoing.read())
+            incoming.write(await tcp.receive())
+        except ssl.SSLError as error:
+            if not mute:
+                await tcp.send(outgoing.read())
+            raise Closed from error
+        else:
+            if outgoing.pending:
+                await tcp.send(outgoing.read())
+            return TLSStream(tcp, False, tls, incoming, outgoing)
 
 
 async def _read(parser: h11.Connection, stream: anyio.abc.ByteStream) -> Request | None:
