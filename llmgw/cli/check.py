@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from llmgw.config.dump import without_secrets
 from llmgw.config.load import Loaded, load
 from llmgw.config.origin import origins
 from llmgw.errors import ConfigError, Fault
@@ -48,7 +49,7 @@ def accepted(found: Loaded) -> dict[str, Any]:
     """The answer of `--json`: durations are seconds, sizes bytes."""
     return {
         "ok": True,
-        "config": msgspec.to_builtins(found.config),
+        "config": msgspec.to_builtins(without_secrets(found.config)),
         "origin": msgspec.to_builtins(origins(found)),
         "warnings": [told(fault, "key", "what", "fix") for fault in found.warnings],
     }

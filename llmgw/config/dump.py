@@ -6,6 +6,7 @@ from typing import Any, cast
 import msgspec
 from msgspec import inspect
 
+from llmgw.config.address import masked
 from llmgw.config.convert import ROOT, Hints, unwrapped
 from llmgw.config.keys import Config
 from llmgw.config.report import dotted
@@ -18,6 +19,28 @@ def dump(config: Config) -> str:
     """Every key that has a value, defaults too."""
     values = cast("dict[str, Any]", written(config))
     return "\n".join(_table(values, ())) + "\n"
+
+
+def without_secrets(config: Config) -> Config:
+    """To show, and not to run with: passwords in addresses and variables masked."""
+    replace = msgspec.structs.replace
+    weights, engines = config.weights, config.engines
+    mirrors = tuple(replace(m, url=masked(m.url)) for m in weights.mirrors)
+    endpoint = weights.hf_endpoint and masked(weights.hf_endpoint)
+    hidden = {
+        name: replace(engine, env=dict.fromkeys(engine.env, "***"))
+        for name, engine in msgspec.structs.asdict(engines).items()
+    }
+    return replace(
+        config,
+        servers=tuple(map(masked, config.servers)),
+        weights=replace(weights, mirrors=mirrors, hf_endpoint=endpoint),
+        engines=replace(engines, **hidden),
+        tracing=replace(
+            config.tracing,
+            endpoint=config.tracing.endpoint and masked(config.tracing.endpoint),
+        ),
+    )
 
 
 def written(value: Any, kind: inspect.Type = ROOT, unit: str = "") -> Any:

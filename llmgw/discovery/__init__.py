@@ -1,0 +1,1 @@
+"""What this machine is: one file for each probe, none of which knows another."""
