@@ -1,0 +1,170 @@
+"""`llmgw pull`: fetch weights, and see it happen."""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+
+from llmgw.config import keys
+from llmgw.config.load import default_path, load
+from llmgw.errors import WeightsError
+from llmgw.weights.cache import choose
+from llmgw.weights.fetch import Weights
+from llmgw.weights.sources import masked
+from llmgw.wire import Progress
+
+EXAMPLE = """\
+example:
+  llmgw pull hf://Qwen/Qwen2.5-0.5B-Instruct-GGUF/*q4_k_m.gguf
+  llmgw pull https://host/model.gguf --digest sha256:0123… --to /srv/models
+
+What was interrupted is taken up where it was left; what lies complete is not fetched.
+"""
+# A line in a log every so often says that it lives, and no more.
+LINE_EVERY = 5.0
+
+Show = Callable[[Progress], None]
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "pull",
+        help="fetch weights, or anything else that has a digest",
+        description="Fetch weights: in parallel, verified, and whole or not at all.",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("source", metavar="SOURCE", help="hf://, https:// or file://")
+    parser.add_argument("--digest", metavar="sha256:…", help="what it must hash to")
+    parser.add_argument(
+        "--to", type=Path, metavar="DIR", help="there, and not into the cache"
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE")
+    parser.add_argument("--json", action="store_true", help="an event a line")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    weights = prepared(arguments.config, arguments.to)
+    if arguments.json:
+        return _with_events(weights, arguments)
+    if sys.stderr.isatty():
+        path = _with_a_bar(weights, arguments)
+    else:
+        path = _pulled(weights, arguments, _lines(masked(arguments.source)))
+    print(path)
+    return 0
+
+
+def prepared(config: Path | None, to: Path | None) -> Weights:
+    """The file's settings and cache; without a file, the defaults."""
+    file = config or default_path()
+    settings, cache, model_dirs = keys.Weights(), None, ()
+    if config is not None or file.exists():
+        found = load(file).config
+        settings, cache = found.weights, found.weights_cache
+        model_dirs = tuple(map(Path, found.model_dirs))
+    if to is not None:
+        return Weights(settings, to.absolute(), flat=True, linger=0.0)
+    chosen = choose(Path(cache) if cache else None, model_dirs)
+    return Weights(settings, chosen, model_dirs, linger=0.0)
+
+
+def _pulled(weights: Weights, arguments: argparse.Namespace, show: Show) -> Path:
+    async def main() -> Path | WeightsError | None:
+        outcome: Path | WeightsError | None = None
+        async with anyio.create_task_group() as group:
+            await group.start(weights.run)
+            try:
+                outcome = await weights.ensure(arguments.source, arguments.digest, show)
+            except WeightsError as error:
+                outcome = error
+            group.cancel_scope.cancel()
+        return outcome
+
+    outcome = anyio.run(main)
+    if isinstance(outcome, WeightsError):
+        raise outcome
+    assert outcome is not None, "the group ends when there is an outcome"
+    return outcome
+
+
+def _lines(name: str) -> Show:
+    said = -LINE_EVERY
+
+    def show(progress: Progress) -> None:
+        nonlocal said
+        now = time.monotonic()
+        if now - said >= LINE_EVERY:
+            said = now
+            print(f"{name}: {told(progress)}", file=sys.stderr, flush=True)
+
+    return show
+
+
+def told(progress: Progress) -> str:
+    """One step in words: what, how much of how much."""
+    if progress.total is None:
+        return f"{progress.what}, {size(progress.done)}"
+    share = 100 * progress.done / progress.total if progress.total else 100
+    amount = f"{size(progress.done)} of {size(progress.total)}"
+    return f"{progress.what}, {amount}, {share:.0f} %"
+
+
+def size(count: int) -> str:
+    number = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if number < 1024:
+            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
+        number /= 1024
+    return f"{number:.2f} TiB"
+
+
+def _with_a_bar(weights: Weights, arguments: argparse.Namespace) -> Path:
+    # Drawing is an extra: a node that only runs the agent does without it.
+    try:
+        from rich import progress as bars
+        from rich.console import Console
+    except ImportError:
+        return _pulled(weights, arguments, _lines(masked(arguments.source)))
+    name = Path(masked(arguments.source)).name
+    columns = (
+        bars.TextColumn("{task.description}"),
+        bars.BarColumn(),
+        bars.DownloadColumn(binary_units=True),
+        bars.TransferSpeedColumn(),
+        bars.TimeRemainingColumn(),
+    )
+    with bars.Progress(*columns, console=Console(stderr=True)) as drawn:
+        task = drawn.add_task(name, total=None)
+
+        def show(step: Progress) -> None:
+            drawn.update(
+                task,
+                completed=step.done,
+                total=step.total,
+                description=f"{name} {step.what}",
+            )
+
+        return _pulled(weights, arguments, show)
+
+
+def _with_events(weights: Weights, arguments: argparse.Namespace) -> int:
+    def event(kind: str, **facts: Any) -> None:
+        print(msgspec.json.encode({"event": kind, **facts}).decode(), flush=True)
+
+    def show(step: Progress) -> None:
+        event("progress", what=step.what, done=step.done, total=step.total)
+
+    try:
+        path = _pulled(weights, arguments, show)
+    except WeightsError as error:
+        event("failed", what=error.what, where=error.where, fix=error.fix)
+        return error.exit_code
+    event("done", path=str(path))
+    return 0

@@ -1,0 +1,1 @@
+"""Model files: where they lie, and every byte of them fetched once."""

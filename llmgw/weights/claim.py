@@ -1,0 +1,165 @@
+"""Who fetches, when several could: a file that says so, and is seen to be alive.
+
+No lock of the kernel's is used. On Lustre, GPFS, NFS and CIFS flock is node-local or
+nothing at all, and two that both believe to hold it append to one file (T68). A lock
+file that a dead process left blocks for ever (T69). Here a claim is a small file made
+with link(2), and its owner counts up in it. One that has died, or whose count stands
+still, loses it to whoever notices.
+
+Should two ever fetch the same all the same, because a network file system showed
+them different truths, they waste bytes and nothing else: each writes to an inode of
+its own, verifies it, and publishes by rename.
+"""
+
+import os
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from llmgw.weights.journal import boot_id
+
+BEAT = 2.0
+# Ten missed beats: an NFS server that fails over takes some twenty seconds.
+SILENCE = 20.0
+
+
+class Owner(Struct, frozen=True, kw_only=True):
+    """A process, so that another on the same machine can tell whether it lives."""
+
+    node: str
+    boot: str
+    pids: str
+    pid: int
+    started: int
+    nonce: str
+
+
+class Claim(Struct, frozen=True, kw_only=True):
+    owner: Owner
+    beat: int = 0
+    total: int = 0
+    done: int = 0
+
+
+def me() -> Owner:
+    """This process, under a name that no other one ever has."""
+    return Owner(
+        node=os.uname().nodename,
+        boot=boot_id(),
+        # The same number in another container is another process.
+        pids=str(Path("/proc/self/ns/pid").readlink()),
+        pid=os.getpid(),
+        started=_started(os.getpid()) or 0,
+        nonce=secrets.token_hex(8),
+    )
+
+
+def is_dead(owner: Owner) -> bool:
+    """Whether *owner* is certainly gone. False if that cannot be known from here.
+
+    Another boot of a machine of the same name proves nothing: images are cloned.
+    """
+    here = owner.boot == boot_id() and owner.pids == str(
+        Path("/proc/self/ns/pid").readlink()
+    )
+    return here and _started(owner.pid) != owner.started
+
+
+def _started(pid: int) -> int | None:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+class Claims:
+    """The claims in *folder*, which all who share the cache see."""
+
+    def __init__(
+        self, folder: Path, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.folder = folder
+        self._clock = clock
+        self._seen: dict[str, tuple[Claim, float]] = {}
+
+    def take(self, key: str, owner: Owner) -> Claim | None:
+        """Make *owner* the one who fetches *key*; whoever is it already, else None."""
+        path = self.folder / key / "claim"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = path.with_name(f"{owner.nonce}.claim")
+        beside.write_bytes(msgspec.json.encode(Claim(owner=owner)))
+        try:
+            return None if self._take(key, path, beside) else self.read(key)
+        finally:
+            beside.unlink(missing_ok=True)
+
+    def _take(self, key: str, path: Path, beside: Path) -> bool:
+        for _ in range(3):
+            try:
+                os.link(beside, path)
+            except FileExistsError:
+                found = self.read(key)
+                if found is not None and not self._is_over(key, found):
+                    return False
+                self._break(path, beside)
+            else:
+                return True
+        return False
+
+    def _is_over(self, key: str, found: Claim) -> bool:
+        if is_dead(found.owner):
+            return True
+        before = self._seen.get(key)
+        now = self._clock()
+        if before is None or before[0] != found:
+            # Their clock is not asked: what counts is that the number moves.
+            self._seen[key] = (found, now)
+            return False
+        return now - before[1] > SILENCE
+
+    def _break(self, path: Path, beside: Path) -> None:
+        """Move the dead one's claim away. Of several who try, one succeeds."""
+        aside = beside.with_suffix(".broken")
+        try:
+            path.rename(aside)
+        except FileNotFoundError:
+            return
+        aside.unlink(missing_ok=True)
+
+    def read(self, key: str) -> Claim | None:
+        try:
+            raw = (self.folder / key / "claim").read_bytes()
+            return msgspec.json.decode(raw, type=Claim)
+        except (FileNotFoundError, msgspec.DecodeError):
+            return None
+
+    def beat(self, key: str, claim: Claim) -> bool:
+        """Say that its owner lives; False if the claim is another's by now."""
+        found = self.read(key)
+        if found is None or found.owner.nonce != claim.owner.nonce:
+            return False
+        path = self.folder / key / "claim"
+        beside = path.with_name(f"{claim.owner.nonce}.claim")
+        beside.write_bytes(msgspec.json.encode(claim))
+        beside.replace(path)
+        return True
+
+    def give_up(self, key: str, owner: Owner) -> None:
+        found = self.read(key)
+        if found is not None and found.owner.nonce == owner.nonce:
+            (self.folder / key / "claim").unlink(missing_ok=True)
+            try:
+                (self.folder / key).rmdir()
+            except OSError:
+                pass  # something unfinished lies there, or another has claimed it
+
+    def all(self) -> list[Claim]:
+        """Every claim whose owner is not known to be gone."""
+        found = [self.read(path.parent.name) for path in self.folder.glob("*/claim")]
+        return [c for c in found if c is not None and not is_dead(c.owner)]

@@ -1,0 +1,169 @@
+"""One file from one of its origins, whole and verified, or the reason why not."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from msgspec import Struct
+
+from llmgw.weights.faults import Again, Cancelled, Changed, Denied, NoRanges
+from llmgw.weights.http import Meta
+from llmgw.weights.journal import Begun, boot_id
+from llmgw.weights.origin import Origin, Reader
+from llmgw.weights.pool import Pool
+from llmgw.weights.stream import Stream
+from llmgw.weights.transfer import (
+    LONGEST_WAIT,
+    PATIENCE,
+    PIECE,
+    Part,
+    Transfer,
+    discard,
+    pause,
+    refusal,
+)
+
+log = logging.getLogger(__name__)
+
+
+class Wanted(Struct, frozen=True, kw_only=True):
+    """A file to have, *name* below its folder, from the first origin that gives it."""
+
+    name: str
+    origins: tuple[Origin, ...]
+    size: int | None = None
+    sha256: str | None = None
+
+
+class Got(Struct, frozen=True, kw_only=True):
+    size: int
+    sha256: str
+    validator: str | None
+
+
+class Watch(Struct, frozen=True, kw_only=True):
+    """Who looks on: *sized* is told a length before the first byte is asked for."""
+
+    cancelled: Callable[[], bool]
+    sized: Callable[[str, int], None]
+    progress: Callable[[str, int], None]
+    pause: Callable[[float], None]
+
+
+def fetch(pool: Pool, wanted: Wanted, part: Path, watch: Watch) -> Got:
+    """Bring *wanted* to *part*, synced and verified. WeightsError says why not."""
+    last: Exception = Denied("nowhere to fetch it from")
+    for origin in wanted.origins:
+        try:
+            return _from(pool, origin, wanted, part, watch)
+        except (Again, Denied) as error:
+            log.warning("origin given up url=%s why=%s", origin, error)
+            last = refusal(error, str(origin))
+    raise last
+
+
+def _from(pool: Pool, origin: Origin, wanted: Wanted, part: Path, watch: Watch) -> Got:
+    for _ in range(4):
+        meta = _probe(origin, watch)
+        _compare(wanted, meta)
+        try:
+            if meta.ranges and meta.size:
+                return _in_pieces(pool, origin, meta, wanted, part, watch)
+            return _in_one_go(pool, origin, meta, wanted, part, watch)
+        except NoRanges:
+            return _in_one_go(pool, origin, meta, wanted, part, watch)
+        except Changed:
+            # What is here is of the file as it was. Nothing of it is of any use.
+            log.warning("file changed meanwhile, begun anew url=%s", origin)
+            discard(part)
+    raise Again("the file changes faster than it can be fetched")
+
+
+def _probe(origin: Origin, watch: Watch) -> Meta:
+    reader = Reader()
+    failures = 0
+    try:
+        while True:
+            try:
+                return origin.probe(reader.client)
+            except Again as error:
+                failures += 1
+                if failures > PATIENCE or (error.after or 0) > LONGEST_WAIT:
+                    raise
+                if failures > 1 or error.after:
+                    watch.pause(pause(failures, error.after))
+            if watch.cancelled():
+                raise Cancelled
+    finally:
+        reader.client.close()
+
+
+def _compare(wanted: Wanted, meta: Meta) -> None:
+    """Refuse before the first byte what cannot become the file that is wanted."""
+    if None not in (wanted.sha256, meta.sha256) and wanted.sha256 != meta.sha256:
+        raise Denied(_other_digest(wanted, str(meta.sha256)))
+    if None not in (wanted.size, meta.size) and wanted.size != meta.size:
+        raise Denied(f"is {meta.size} bytes long there, {wanted.size} were expected")
+
+
+def _other_digest(wanted: Wanted, found: str) -> str:
+    return f"is sha256:{found} there, sha256:{wanted.sha256} is wanted"
+
+
+def _in_pieces(
+    pool: Pool, origin: Origin, meta: Meta, wanted: Wanted, path: Path, watch: Watch
+) -> Got:
+    assert meta.size is not None
+    watch.sized(wanted.name, meta.size)
+    begun = Begun(
+        size=meta.size,
+        piece=PIECE,
+        validator=meta.validator,
+        sha256=wanted.sha256,
+        boot=boot_id(),
+    )
+    part = Part(path, begun)
+    transfer = Transfer(origin, part, cancelled=watch.cancelled)
+    pool.add(transfer)
+    try:
+        found = transfer.wait(lambda done: watch.progress(wanted.name, done))
+    finally:
+        pool.remove(transfer)
+        part.close()
+    if wanted.sha256 not in (None, found):
+        discard(path)
+        raise Denied(_other_digest(wanted, found))
+    return Got(size=meta.size, sha256=found, validator=meta.validator)
+
+
+def _in_one_go(
+    pool: Pool, origin: Origin, meta: Meta, wanted: Wanted, path: Path, watch: Watch
+) -> Got:
+    """From a server that knows no ranges: from the start, and again from the start."""
+    if meta.size is not None:
+        watch.sized(wanted.name, meta.size)
+    elif wanted.size is not None:
+        watch.sized(wanted.name, wanted.size)
+    stream = Stream(
+        origin,
+        path,
+        budget=pool.budget,
+        cancelled=watch.cancelled,
+        progress=lambda done: watch.progress(wanted.name, done),
+    )
+    failures = 0
+    while True:
+        try:
+            found = stream.fetch(has_digest=wanted.sha256 is not None)
+        except Again as error:
+            failures += 1
+            if failures > PATIENCE or (error.after or 0) > LONGEST_WAIT:
+                raise
+            watch.pause(pause(failures + 1, error.after))
+        else:
+            break
+    size = path.stat().st_size
+    if wanted.sha256 not in (None, found):
+        discard(path)
+        raise Denied(_other_digest(wanted, found))
+    return Got(size=size, sha256=found, validator=meta.validator)

@@ -1,0 +1,425 @@
+"""One connection to one server, and one range of one file over it.
+
+Blocking, for a thread of the fetch process: `recv_into`, `pwrite` and SHA-256 all
+let go of the interpreter, and so a few threads move what the kernel can move. An
+event loop with h11 under it took three times the CPU for each byte
+(docs/decisions/weights-transfer.md).
+"""
+
+import base64
+import email.utils
+import functools
+import http.client
+import os
+import re
+import ssl
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import SplitResult, unquote, urljoin, urlsplit
+
+from msgspec import Struct
+
+from llmgw import version
+from llmgw.weights.faults import Again, Changed, Denied, NoRanges
+from llmgw.weights.proxies import proxy_for
+from llmgw.weights.sources import masked
+
+CONNECT_TIMEOUT = 15.0
+# Nothing for so long is a stall: a load balancer that lost its backend keeps the
+# connection open and says nothing, for ever.
+STALL_TIMEOUT = 30.0
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_AGAIN = frozenset(
+    {408, 421, 425, 429, 500, 502, 503, 504, 507, 509, 520, 522, 523, 524}
+)
+_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
+
+
+class Access(Struct, frozen=True, kw_only=True):
+    """How a server is spoken to. *token* goes to *token_host* and to nobody else."""
+
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+    token: str | None = None
+    token_host: str = ""
+
+
+PUBLIC = Access()
+
+
+class Meta(Struct, frozen=True, kw_only=True):
+    """What a server says of a file. *url* is where the bytes are, after redirects."""
+
+    url: str
+    size: int | None
+    validator: str | None = None
+    ranges: bool = True
+    sha256: str | None = None
+
+
+class Body:
+    """The bytes of one answer, read in the order they come."""
+
+    def __init__(
+        self, response: http.client.HTTPResponse, start: int, length: int | None
+    ) -> None:
+        self._response = response
+        self.start = start
+        self.length = length
+        self._left = length
+        self.headers = response.headers
+        self.is_framed = response.chunked or length is not None
+
+    def close(self) -> None:
+        """It was read to its end: the connection may serve the next."""
+        self._response.close()
+
+    def readinto(self, view: memoryview) -> int:
+        """As many bytes as there are; 0 at the end. Again if it breaks."""
+        try:
+            if self._response.chunked:
+                return self._response.readinto(view[:65536])
+            if self._left is not None:
+                # A kept connection goes on after the body: reading on would wait.
+                view = view[: self._left]
+            # One recv and no more: what has come is on disk before the next is awaited.
+            count = self._response.fp.readinto1(view)
+        except TimeoutError as error:
+            raise Again(f"nothing came for {STALL_TIMEOUT:.0f} s") from error
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise Again(
+                f"the connection broke: {error or type(error).__name__}"
+            ) from error
+        if self._left is not None:
+            self._left -= count
+        return count
+
+
+class Client:
+    """The connections of one thread. They are kept and used again."""
+
+    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
+        self._environ = environ
+        self._open: dict[tuple[str, str, Access], http.client.HTTPConnection] = {}
+
+    def probe(self, url: str, access: Access = PUBLIC) -> Meta:
+        """Size, validator and final address of the file, for the price of one byte."""
+        response, url = self._get(url, access, {"Range": "bytes=0-0"})
+        try:
+            return _meta(response, url)
+        finally:
+            if response.status == http.HTTPStatus.PARTIAL_CONTENT:
+                response.read()
+            else:
+                self.drop(url)
+            response.close()
+
+    def read(
+        self, meta: Meta, start: int, end: int, access: Access = PUBLIC
+    ) -> tuple[Body, str]:
+        """Bytes *start* to *end* of the file that *meta* describes, and their address.
+
+        Changed if it is another file by now, NoRanges if all of it comes.
+        """
+        headers = {"Range": f"bytes={start}-{end - 1}"}
+        if meta.validator is not None:
+            headers["If-Range"] = meta.validator
+        response, url = self._get(meta.url, access, headers)
+        if response.status != http.HTTPStatus.PARTIAL_CONTENT:
+            self.drop(url)
+            now = _meta(response, url)
+            response.close()
+            if _differs(meta, now):
+                raise Changed
+            raise NoRanges
+        if _differs(meta, _meta(response, url)):
+            self.drop(url)
+            raise Changed
+        first, last, _ = content_range(response.headers.get("Content-Range", ""))
+        if (first, last) != (start, end - 1):
+            self.drop(url)
+            raise Again(f"bytes {start}-{end - 1} were asked, {first}-{last} came")
+        return Body(response, start, end - start), url
+
+    def read_all(self, meta: Meta, access: Access = PUBLIC) -> tuple[Body, str]:
+        """The whole file, from a server that knows no ranges."""
+        response, url = self._get(meta.url, access, {})
+        if _differs(meta, _meta(response, url)):
+            self.drop(url)
+            raise Changed
+        return Body(response, 0, _length(response)), url
+
+    def text(self, url: str, access: Access, limit: int) -> bytes:
+        """A small document, not longer than *limit*."""
+        response, url = self._get(url, access, {})
+        try:
+            content = response.read(limit + 1)
+        except (OSError, http.client.HTTPException) as error:
+            raise Again(f"the connection broke: {error}") from error
+        finally:
+            self.drop(url)
+            response.close()
+        if len(content) > limit:
+            raise Denied(f"is longer than {limit} bytes")
+        return content
+
+    def done(self, body: Body) -> None:
+        """The range was read to its end: the connection may serve the next."""
+        body.close()
+
+    def drop(self, url: str) -> None:
+        """Close what leads to the server of *url*: what is still to come is lost."""
+        parts = urlsplit(url)
+        for key in [k for k in self._open if k[:2] == (parts.scheme, parts.netloc)]:
+            self._open.pop(key).close()
+
+    def close(self) -> None:
+        while self._open:
+            self._open.popitem()[1].close()
+
+    def _get(
+        self, url: str, access: Access, headers: dict[str, str]
+    ) -> tuple[http.client.HTTPResponse, str]:
+        for _ in range(10):
+            response = self._ask(url, access, headers)
+            if response.status not in _REDIRECTS:
+                if response.status >= http.HTTPStatus.BAD_REQUEST:
+                    self._refuse(response, url)
+                return response, url
+            where = response.headers.get("Location")
+            self._discard(response, url)
+            if not where:
+                raise Again("a redirect to nowhere")
+            where = urljoin(url, where)
+            if url.startswith("https:") and not where.startswith("https:"):
+                raise Denied(f"redirects from https:// to {masked(where)}")
+            url = where
+        raise Denied("redirects in circles")
+
+    def _ask(
+        self, url: str, access: Access, headers: dict[str, str]
+    ) -> http.client.HTTPResponse:
+        parts = urlsplit(url)
+        key = (parts.scheme, parts.netloc, access)
+        reused = key in self._open
+        while True:
+            connection = self._open.get(key)
+            if connection is None:
+                connection = self._open[key] = self._connect(parts, access)
+            try:
+                connection.request(
+                    "GET",
+                    _target(parts, self._proxy(url)),
+                    headers=self._headers(parts, access, url) | headers,
+                )
+                return connection.getresponse()
+            except (OSError, http.client.HTTPException) as error:
+                self._open.pop(key).close()
+                # A kept connection that the server closed meanwhile says nothing
+                # about the server: once more on a new one.
+                if reused and not isinstance(error, TimeoutError):
+                    reused = False
+                    continue
+                raise Again(_why(error)) from error
+
+    def _proxy(self, url: str) -> SplitResult | None:
+        return proxy_for(url, self._environ)
+
+    def _connect(
+        self, parts: SplitResult, access: Access
+    ) -> http.client.HTTPConnection:
+        proxy = self._proxy(parts.geturl())
+        host, port = parts.hostname or "", parts.port
+        to_host, to_port = (
+            (proxy.hostname or "", proxy.port or 3128) if proxy else (host, port)
+        )
+        if parts.scheme == "https":
+            connection = http.client.HTTPSConnection(
+                to_host, to_port, timeout=CONNECT_TIMEOUT, context=_context(access)
+            )
+            if proxy:
+                connection.set_tunnel(host, port or 443, headers=_proxy_user(proxy))
+        else:
+            connection = http.client.HTTPConnection(
+                to_host, to_port, timeout=CONNECT_TIMEOUT
+            )
+        try:
+            connection.connect()
+            connection.sock.settimeout(STALL_TIMEOUT)
+        except ssl.SSLCertVerificationError as error:
+            connection.close()
+            raise Denied(
+                f"its certificate is not trusted: {error.verify_message}",
+                fix="the system's store or SSL_CERT_FILE must know its CA; "
+                "a mirror has its own ca_file",
+            ) from error
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            raise Again(_why(error)) from error
+        return connection
+
+    def _headers(self, parts: SplitResult, access: Access, url: str) -> dict[str, str]:
+        # No compression: ranges count the bytes of the file, not those of its gzip.
+        headers = {
+            "Accept-Encoding": "identity",
+            "User-Agent": f"llmgw/{version()}",
+            "Host": parts.netloc.rpartition("@")[2],
+        }
+        user = parts.netloc.rpartition("@")[0]
+        if access.token and parts.netloc == access.token_host:
+            headers["Authorization"] = f"Bearer {access.token}"
+        elif user:
+            headers["Authorization"] = _basic(unquote(user))
+        proxy = self._proxy(url)
+        if proxy and parts.scheme == "http":
+            headers |= _proxy_user(proxy)
+        return headers
+
+    def _discard(self, response: http.client.HTTPResponse, url: str) -> None:
+        """Read a short body away, so that the connection is kept."""
+        if (response.length or 0) > 65536 or response.length is None:
+            self.drop(url)
+        else:
+            try:
+                response.read()
+            except (OSError, http.client.HTTPException):
+                self.drop(url)
+        response.close()
+
+    def _refuse(self, response: http.client.HTTPResponse, url: str) -> None:
+        status, after = response.status, _retry_after(response)
+        what = f"the server answers {status} {response.reason}".rstrip()
+        if status == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+            return
+        self._discard(response, url)
+        if status in _AGAIN:
+            raise Again(what, after=after)
+        fix = ""
+        if status in (401, 403):
+            fix = "a token may be needed: weights.hf_token_file"
+        raise Denied(what, status=status, fix=fix)
+
+
+def content_range(text: str) -> tuple[int | None, int | None, int | None]:
+    """First byte, last byte and length of the whole; None for what is not said."""
+    found = _RANGE.fullmatch(text.strip())
+    if found is None:
+        return None, None, None
+    first, last, total = found.groups()
+    return (
+        int(first) if first else None,
+        int(last) if last else None,
+        int(total) if total != "*" else None,
+    )
+
+
+def _meta(response: http.client.HTTPResponse, url: str) -> Meta:
+    headers = response.headers
+    ranged = response.status in (206, 416)
+    size = (
+        content_range(headers.get("Content-Range", ""))[2]
+        if ranged
+        else _length(response)
+    )
+    etag = headers.get("ETag", "")
+    # A weak ETag says that two files mean the same, not that their bytes do.
+    strong = etag if etag.startswith('"') else headers.get("Last-Modified")
+    return Meta(
+        url=url,
+        size=size,
+        validator=strong,
+        ranges=ranged,
+        sha256=_said_sha256(headers),
+    )
+
+
+def _differs(before: Meta, now: Meta) -> bool:
+    if before.size is not None and now.size is not None and before.size != now.size:
+        return True
+    return (
+        before.validator is not None
+        and now.validator is not None
+        and before.validator != now.validator
+    )
+
+
+def _said_sha256(headers: http.client.HTTPMessage) -> str | None:
+    """The digest of the whole file, where the server gives one."""
+    linked = headers.get("X-Linked-ETag", "").strip('"')
+    if re.fullmatch(r"[0-9a-f]{64}", linked):
+        return linked
+    found = re.search(r"sha-256=:([A-Za-z0-9+/=]+):", headers.get("Repr-Digest", ""))
+    if found:
+        try:
+            return base64.b64decode(found[1], validate=True).hex()
+        except ValueError:
+            return None
+    return None
+
+
+def _length(response: http.client.HTTPResponse) -> int | None:
+    return None if response.chunked else response.length
+
+
+def _retry_after(response: http.client.HTTPResponse) -> float | None:
+    text = response.headers.get("Retry-After", "")
+    if text.isdigit():
+        return float(text)
+    when = email.utils.parsedate_tz(text) if text else None
+    now = email.utils.parsedate_tz(response.headers.get("Date", ""))
+    if when is None:
+        return None
+    # Both by the server's clock: this machine's may be years off.
+    at = email.utils.mktime_tz(now) if now else time.time()
+    return max(0.0, email.utils.mktime_tz(when) - at)
+
+
+def _target(parts: SplitResult, proxy: SplitResult | None) -> str:
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    if proxy and parts.scheme == "http":
+        return f"http://{parts.netloc.rpartition('@')[2]}{path}"
+    return path
+
+
+def _proxy_user(proxy: SplitResult) -> dict[str, str]:
+    user = proxy.netloc.rpartition("@")[0]
+    return {"Proxy-Authorization": _basic(unquote(user))} if user else {}
+
+
+def _basic(user: str) -> str:
+    return "Basic " + base64.b64encode(user.encode()).decode()
+
+
+def _context(access: Access) -> ssl.SSLContext:
+    names = [n for n in (access.ca_file, access.cert_file, access.key_file) if n]
+    try:
+        stamps = tuple(Path(name).stat().st_mtime_ns for name in names)
+    except OSError as error:
+        raise Denied(
+            f"its certificates cannot be read: {error}", fix="see weights.mirrors"
+        ) from error
+    return _loaded(access, stamps)
+
+
+# Reading the system's store takes 20 ms, which eight connections would each pay. The
+# times of change make a renewed certificate another entry.
+@functools.lru_cache(maxsize=16)
+def _loaded(access: Access, stamps: tuple[int, ...]) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=access.ca_file)
+        if access.cert_file:
+            context.load_cert_chain(access.cert_file, access.key_file)
+    except OSError as error:
+        raise Denied(
+            f"its certificates cannot be read: {error}", fix="see weights.mirrors"
+        ) from error
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def _why(error: OSError | http.client.HTTPException) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return str(error) or type(error).__name__

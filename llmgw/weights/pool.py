@@ -1,0 +1,60 @@
+"""The threads that move bytes: one budget of connections over all files."""
+
+import threading
+import time
+
+from llmgw.weights.budget import Budget
+from llmgw.weights.origin import Reader
+from llmgw.weights.transfer import BLOCK, Transfer
+
+
+class Pool:
+    """Up to *connections* threads; each takes a piece, brings it, takes the next."""
+
+    def __init__(self, connections: int, budget: Budget) -> None:
+        self._connections = connections
+        self.budget = budget
+        self._changed = threading.Condition()
+        self._transfers: list[Transfer] = []
+        self._threads = 0
+        self._idle = 0
+
+    def add(self, transfer: Transfer) -> None:
+        """Have *transfer* worked on until `remove`."""
+        with self._changed:
+            self._transfers.append(transfer)
+            while self._threads < self._connections:
+                self._threads += 1
+                threading.Thread(
+                    target=self._work, name=f"fetch-{self._threads}", daemon=True
+                ).start()
+            self._changed.notify_all()
+
+    def remove(self, transfer: Transfer) -> None:
+        with self._changed:
+            self._transfers.remove(transfer)
+
+    def _work(self) -> None:
+        reader = Reader()
+        block = memoryview(bytearray(BLOCK))
+        while True:
+            transfer, piece = self._next(reader)
+            transfer.fetch(piece, reader, block, self.budget)
+            with self._changed:
+                # A piece that broke is on the list again; others may be waiting.
+                self._changed.notify_all()
+
+    def _next(self, reader: Reader) -> tuple[Transfer, int]:
+        since = time.monotonic()
+        with self._changed:
+            while True:
+                for number, transfer in enumerate(self._transfers):
+                    piece = transfer.take()
+                    if piece is not None:
+                        # The next piece is another file's, if there is one: a large
+                        # file does not hold up the small ones beside it.
+                        self._transfers.append(self._transfers.pop(number))
+                        return transfer, piece
+                self._changed.wait(0.25)
+                if time.monotonic() - since > 30:
+                    reader.client.close()

@@ -1,0 +1,167 @@
+"""Fetching, whole: a real server, the real fetch process, a real disk."""
+
+import hashlib
+from pathlib import Path
+
+import anyio
+import pytest
+
+from llmgw.config import keys
+from llmgw.errors import WeightsError
+from llmgw.wire import Progress
+from tests.fakes.weights_server import Cut, Reset, Status, WeightsServer
+from tests.weights.conftest import MIB, asking, noise
+
+
+def ignore(_: Progress) -> None:
+    pass
+
+
+async def test_a_file_comes_in_ranges_and_lies_whole(
+    tmp_path: Path, server: WeightsServer
+) -> None:
+    content = noise(20 * MIB + 17)
+    server.put("/a/model.gguf", content)
+    seen: list[Progress] = []
+
+    async with asking(tmp_path) as weights:
+        path = await weights.ensure(
+            server.url("/a/model.gguf"),
+            "sha256:" + hashlib.sha256(content).hexdigest(),
+            seen.append,
+        )
+
+    assert path.read_bytes() == content
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert len({r.start for r in server.asked("/a/model.gguf")}) >= 3
+    assert seen[-1] == Progress(what="fetching", done=len(content), total=len(content))
+    assert server.sent() <= len(content) + 1
+
+
+async def test_what_lies_whole_is_not_asked_for_again(
+    tmp_path: Path, server: WeightsServer
+) -> None:
+    server.put("/model", noise(MIB))
+    async with asking(tmp_path) as weights:
+        first = await weights.ensure(server.url("/model"), None, ignore)
+        before = len(server.requests)
+
+        assert await weights.ensure(server.url("/model"), None, ignore) == first
+
+    assert len(server.requests) == before
+
+
+async def test_one_transfer_serves_all_who_ask(
+    tmp_path: Path, server: WeightsServer
+) -> None:
+    """T74: one model for two replicas is one transfer with two who wait."""
+    content = noise(9 * MIB)
+    server.put("/model", content)
+    paths: list[Path] = []
+
+    async with asking(tmp_path) as weights:
+
+        async def ask() -> None:
+            paths.append(await weights.ensure(server.url("/model"), None, ignore))
+
+        async with anyio.create_task_group() as group:
+            for _ in range(3):
+                group.start_soon(ask)
+
+    assert len(set(paths)) == 1
+    assert paths[0].read_bytes() == content
+    assert server.sent() <= len(content) + 1
+
+
+@pytest.mark.parametrize("fault", [Reset(at=3 * MIB + 5), Cut(at=MIB - 1)])
+async def test_a_broken_range_goes_on_where_it_broke(
+    tmp_path: Path, server: WeightsServer, fault: Reset | Cut
+) -> None:
+    content = noise(18 * MIB)
+    server.put("/model", content)
+    server.spoil("/model", fault, times=2)
+
+    async with asking(tmp_path) as weights:
+        path = await weights.ensure(server.url("/model"), None, ignore)
+
+    assert path.read_bytes() == content
+    # A reset throws away what the kernel had not handed over yet.
+    assert server.sent() <= len(content) + 8 * MIB
+
+
+@pytest.mark.parametrize("code", [401, 403, 404])
+async def test_a_final_answer_is_one_attempt_and_a_reason(
+    tmp_path: Path, server: WeightsServer, code: int
+) -> None:
+    """T71: what will not get better is not tried again."""
+    server.put("/model", b"x" * 100)
+    server.spoil("/model", Status(code), times=None)
+
+    async with asking(tmp_path) as weights:
+        with pytest.raises(WeightsError, match=str(code)) as refused:
+            await weights.ensure(server.url("/model"), None, ignore)
+
+    assert refused.value.final
+    assert len(server.requests) == 1
+
+
+async def test_a_wrong_digest_publishes_nothing(
+    tmp_path: Path, server: WeightsServer
+) -> None:
+    server.put("/model", noise(MIB))
+
+    async with asking(tmp_path) as weights:
+        with pytest.raises(WeightsError, match="sha256") as refused:
+            await weights.ensure(server.url("/model"), "0" * 64, ignore)
+
+    assert refused.value.final
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("chunked", [True, False])
+async def test_a_server_without_ranges_serves_all_the_same(
+    tmp_path: Path, server: WeightsServer, chunked: bool
+) -> None:
+    content = noise(3 * MIB)
+    file = server.put("/model", content)
+    file.ranges, file.chunked = False, chunked
+    server.spoil("/model", Cut(at=MIB))
+
+    async with asking(tmp_path) as weights:
+        path = await weights.ensure(server.url("/model"), None, ignore)
+
+    assert path.read_bytes() == content
+
+
+async def test_an_empty_file_is_a_file(tmp_path: Path, server: WeightsServer) -> None:
+    server.put("/empty", b"")
+
+    async with asking(tmp_path) as weights:
+        path = await weights.ensure(server.url("/empty"), None, ignore)
+
+    assert path.read_bytes() == b""
+
+
+async def test_a_file_of_this_machine_is_copied(tmp_path: Path) -> None:
+    there = tmp_path / "there" / "model.gguf"
+    there.parent.mkdir()
+    there.write_bytes(noise(9 * MIB))
+
+    async with asking(tmp_path / "cache") as weights:
+        path = await weights.ensure(f"file://{there}", None, ignore)
+
+    assert path.is_relative_to(tmp_path / "cache")
+    assert path.read_bytes() == there.read_bytes()
+
+
+async def test_the_limit_on_the_rate_is_kept(
+    tmp_path: Path, server: WeightsServer
+) -> None:
+    server.put("/model", noise(4 * MIB))
+    settings = keys.Weights(rate_limit=8 * MIB)
+
+    async with asking(tmp_path, settings) as weights:
+        began = anyio.current_time()
+        await weights.ensure(server.url("/model"), None, ignore)
+
+    assert anyio.current_time() - began > 0.35
