@@ -1,0 +1,96 @@
+"""Run in a namespace: what the agent finds there. JSON in, JSON out."""
+
+import json
+import socket
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+from llmgw.agent.resolve import read
+from llmgw.config.address import Complaint, parse
+from llmgw.discovery.node import Here, interface_of, toward
+from llmgw.errors import ConfigError
+from tests.oracle import vectors
+
+
+def main() -> None:
+    given = json.load(sys.stdin)
+    if isinstance(given["dns"], dict):
+        _serve_names(given["dns"])
+    json.dump([_answer(question) for question in given["questions"]], sys.stdout)
+
+
+def _answer(question: dict[str, Any]) -> Any:
+    match question["ask"]:
+        case "links":
+            return [link.name for link in Here().links()]
+        case "interface_of":
+            return interface_of(question["addr"])
+        case "addr_toward":
+            address = parse(question["server"])
+            if isinstance(address, Complaint):
+                return None
+            way = toward(address, Here())
+            return None if way.source is None else str(way.source)
+        case "tcp_source":
+            with socket.socket() as probe:
+                probe.setblocking(False)
+                probe.connect_ex((question["to"][0], question["to"][1]))
+                return probe.getsockname()[0]
+        case _:
+            return _resolve(question)
+
+
+def _resolve(question: dict[str, Any]) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = vectors.save(question["case"], Path(folder))
+        try:
+            found = read(path, Here(), without_files=True)
+        except ConfigError as error:
+            return {"faults": [fault.what for fault in error.faults]}
+    return {
+        "mgmt_addr": found.config.mgmt_addr,
+        "mgmt_interface": found.config.mgmt_interface,
+        "warnings": [fault.what for fault in found.warnings],
+    }
+
+
+def _serve_names(table: dict[str, list[str]]) -> None:
+    server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    server.bind(("127.0.0.1", 53))
+
+    def run() -> None:
+        while True:
+            question, client = server.recvfrom(4096)
+            server.sendto(_dns(question, table), client)
+
+    threading.Thread(target=run, daemon=True).start()
+
+
+def _dns(question: bytes, table: dict[str, list[str]]) -> bytes:
+    at, labels = 12, list[str]()
+    while question[at]:
+        labels.append(question[at + 1 : at + 1 + question[at]].decode())
+        at += 1 + question[at]
+    kind = int.from_bytes(question[at + 1 : at + 3], "big")
+    name = ".".join(labels).lower()
+    wanted, family = ("A", socket.AF_INET) if kind == 1 else ("AAAA", socket.AF_INET6)
+    answers = b""
+    count = 0
+    for record in table.get(name, ()):
+        said, address = record.split()
+        if said == wanted:
+            data = socket.inet_pton(family, address)
+            answers += b"\xc0\x0c" + kind.to_bytes(2, "big") + b"\0\1\0\0\0\0"
+            answers += len(data).to_bytes(2, "big") + data
+            count += 1
+    code = 0 if name in table else 3
+    flags = (0x8180 | code).to_bytes(2, "big")
+    head = question[:2] + flags + b"\0\1" + count.to_bytes(2, "big") + b"\0\0\0\0"
+    return head + question[12 : at + 5] + answers
+
+
+if __name__ == "__main__":
+    main()
