@@ -47,6 +47,10 @@ class Engine(Protocol):
         """Bytes read and MiB held, by all of it. Blocks: call it in a thread."""
         ...
 
+    def look_around(self) -> None:
+        """Remembers what it has started so far. Blocks: call it in a thread."""
+        ...
+
     def ooms(self) -> int | None:
         """How many of it the kernel killed for want of memory; None: not known.
 

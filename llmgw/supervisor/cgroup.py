@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 from llmgw.errors import EngineError
+from llmgw.supervisor import procfs
 from llmgw.supervisor.launch import Limits
 
 WANTED = ("memory", "cpu", "cpuset", "pids")
@@ -94,33 +95,13 @@ class Tree:
             (path / "cpuset.cpus").write_text(cpus)
 
 
-def own(mounts: str, membership: str) -> Path | None:
-    """The folder of this process' cgroup (v2), from /proc/self/{mounts,cgroup}."""
-    mount = next(
-        (
-            Path(fields[1])
-            for line in mounts.splitlines()
-            if len(fields := line.split()) > 2 and fields[2] == "cgroup2"
-        ),
-        None,
-    )
-    inside = next(
-        (line[3:] for line in membership.splitlines() if line.startswith("0::")), None
-    )
-    if mount is None or inside is None:
-        return None
-    return mount / inside.lstrip("/")
-
-
 def delegated() -> Tree | None:
     """The agent's own tree, ready for engines; None where it was not delegated.
 
     A cgroup with children may hold no process itself, so the agent moves down first.
     The top of the hierarchy is not anybody's to divide and is left alone.
     """
-    path = own(
-        Path("/proc/self/mounts").read_text(), Path("/proc/self/cgroup").read_text()
-    )
+    path = procfs.cgroup("self")
     if path is None:
         return None
     if path.name == "agent":  # moved already, or systemd did (DelegateSubgroup=agent)

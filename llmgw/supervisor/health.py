@@ -170,10 +170,8 @@ def client(timeout: float) -> httpx.AsyncClient:
     )
 
 
-async def ask(
-    client: httpx.AsyncClient, health: Health, base: str
-) -> tuple[bool, str, float | None, float | None]:
-    """Whether it answered 200 and if not why, what it has moved, what it runs."""
+async def ask(client: httpx.AsyncClient, health: Health, base: str) -> Reading:
+    """What it answers, and what its metrics say; its effort is for others to see."""
     answered, why = False, ""
     try:
         response = await client.get(f"{base}{health.path}")
@@ -183,21 +181,26 @@ async def ask(
         why = f"{health.path} does not answer in time"
     except httpx.HTTPError as error:
         why = f"{health.path}: {error or type(error).__name__}"
+    moved, requests = await _metrics(client, health, base)
+    return Reading(answered=answered, why=why, moved=moved, requests=requests)
+
+
+async def _metrics(
+    client: httpx.AsyncClient, health: Health, base: str
+) -> tuple[float | None, float | None]:
+    """What it has moved and how many requests it has; None: it does not say."""
     if health.metrics_path is None:
-        return answered, why, None, None
+        return None, None
     try:
         response = await client.get(f"{base}{health.metrics_path}")
     except httpx.HTTPError:
-        return answered, why, None, None
+        return None, None
     if response.status_code != 200:
-        return answered, why, None, None
+        return None, None
     moved = total(response.text, health.progress_metrics)
-    requests = (
-        total(response.text, (health.requests_metric,))
-        if health.requests_metric
-        else None
-    )
-    return answered, why, moved, requests
+    if health.requests_metric is None:
+        return moved, None
+    return moved, total(response.text, (health.requests_metric,))
 
 
 def total(text: str, names: tuple[str, ...]) -> float | None:

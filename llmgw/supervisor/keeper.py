@@ -25,23 +25,20 @@ import httpx
 from anyio.to_thread import run_sync
 
 from llmgw import wire
-from llmgw.aio import race
 from llmgw.backoff import jittered
 from llmgw.config import keys
 from llmgw.errors import EngineError, WeightsError
-from llmgw.supervisor import files, health, logs
-from llmgw.supervisor.backend import Backend, Engine
-from llmgw.supervisor.health import Judge, Reading, Verdict
+from llmgw.supervisor import files, logs
+from llmgw.supervisor.backend import Backend, Engine, Place
+from llmgw.supervisor.health import Judge, Verdict
 from llmgw.supervisor.launch import Launch
 from llmgw.supervisor.ledger import Entry, Identity, Ledger
 from llmgw.supervisor.order import Order
 from llmgw.supervisor.ports import Lease, Ports
 from llmgw.supervisor.restarts import Restarts
+from llmgw.supervisor.watch import Ended, Watch
 
 log = logging.getLogger(__name__)
-
-# Looking at a starting engine this often makes "ready" known soon after it is true.
-START_INTERVAL = 0.1
 
 
 @dataclass(frozen=True)
@@ -60,15 +57,6 @@ class Tools:
 
 class CannotBe(Exception):
     """The order can't be carried out, however often it is tried."""
-
-
-@dataclass
-class Ended:
-    """How one run of the engine ended. *served*: seconds it was ready; None: never."""
-
-    reason: str
-    exit: wire.Exit | None = None
-    served: float | None = None
 
 
 class Keeper:
@@ -95,10 +83,9 @@ class Keeper:
         self._life = anyio.CancelScope()
         self._is_unwanted = bool(entry and entry.stopping)
         self._reason_to_stop: str | None = None
-        self._ready_since: float | None = None
+        self._watch: Watch | None = None
         self._log_start = 0
-        self._ooms = 0
-        self._restarts = 0
+        self._restarts = entry.restarts if entry else 0
         self._state: wire.State = "starting" if entry else "pending"
         self._since = time.monotonic()
         self._reason: str | None = None
@@ -112,6 +99,17 @@ class Keeper:
     def is_over(self) -> bool:
         """No process, and none will be started by this keeper."""
         return self._state in ("stopped", "failed") and self._engine is None
+
+    @property
+    def pid(self) -> int | None:
+        return self._engine.identity.pid if self._engine else None
+
+    @property
+    def stop_after(self) -> float | None:
+        """Seconds without a control plane; None: as the node's own file says."""
+        if self.order:
+            return self.order.stop_after
+        return self._entry.stop_after if self._entry else None
 
     @property
     def state(self) -> wire.State:
@@ -146,6 +144,10 @@ class Keeper:
         if self.order is None:
             self._policy = self._new_policy(order)
         self.order = order
+
+    def park(self, reason: str) -> None:
+        """Instead of `run`: it is wanted, and not to be started now."""
+        self._become("stopped", reason)
 
     def stop(self, reason: str | None = None) -> None:
         """No longer wanted: `run` ends the engine and returns. May be called twice."""
@@ -200,9 +202,8 @@ class Keeper:
                 return Ended(str(error))
             except WeightsError as error:
                 return Ended(str(error))
-        ended = await self._watch()
+        ended = await self._watched()
         self._engine = None
-        self._ready_since = None
         self._give_ports_back()
         await run_sync(self._tools.ledger.forget, self.id)
         return ended
@@ -243,10 +244,14 @@ class Keeper:
 
     async def _spawn(self, launch: Launch, lease: Lease) -> Engine:
         tools = self._tools
-        place = await run_sync(
-            files.lay_out, tools.state_dir, self.id, launch, tools.ledger.tags(self.id)
-        )
-        self._log_start = await run_sync(logs.size, place.log)
+
+        def lay_out() -> Place:
+            tags = tools.ledger.tags(self.id)
+            place = files.lay_out(tools.state_dir, self.id, launch, tags)
+            self._log_start = logs.size(place.log)
+            return place
+
+        place = await run_sync(lay_out)
 
         def record(identity: Identity, cgroup: str | None) -> None:
             entry = Entry(
@@ -259,6 +264,7 @@ class Keeper:
                 backend=tools.backend.name,
                 cgroup=cgroup,
                 restarts=self._restarts,
+                stop_after=self.stop_after,
             )
             tools.ledger.write(entry)
             self._entry = entry
@@ -266,81 +272,39 @@ class Keeper:
 
         return await tools.backend.start(self.id, launch, place, record)
 
-    async def _watch(self) -> Ended:
-        engine = self._engine
-        assert engine
-        ended = await race(self._exited, self._judged)
-        served = (
-            time.monotonic() - self._ready_since
-            if self._ready_since is not None
-            else None
+    async def _watched(self) -> Ended:
+        assert self._engine
+        assert self._launch
+        settings = self._tools.settings
+        self._watch = Watch(
+            self._engine,
+            self._launch,
+            self._log,
+            client=self._tools.client,
+            judge=Judge(
+                time.monotonic(),
+                start_timeout=settings.start_timeout,
+                stuck_after=settings.start_timeout,
+                was_ready=bool(self._entry and self._entry.was_ready),
+                ready_within=self._tools.adopt_ready_timeout,
+            ),
+            interval=settings.health_interval,
+            seen=self._seen,
         )
-        oomed = await run_sync(engine.ooms)
-        if ended.exit is None:
-            sign = signal.Signals[f"SIG{self._launch.stop_signal}"]  # type: ignore[union-attr]
-            ended.exit = await engine.stop(sign, self._tools.settings.stop_grace)
-        else:
-            await engine.stop(signal.SIGKILL, 0)
-        if oomed:
-            ended.reason = f"out of memory: {ended.reason}"
-        ended.served = served
+        ended = await self._watch.until_ended(self._log_start, settings.stop_grace)
+        self._watch = None
         self._exit = ended.exit
         return ended
 
-    async def _exited(self) -> Ended:
-        assert self._engine
-        exit = await self._engine.exited()
-        how = described(exit)
-        if self._ready_since is None and not self._engine.adopted:
-            how += " before it was ready"
-        last = await run_sync(logs.last_lines, self._log, self._log_start)
-        return Ended(f"{how}\n{last}" if last else how, exit)
-
-    async def _judged(self) -> Ended:
-        """Asks the engine how it is for as long as the answer is bearable."""
-        assert self._launch
-        settings = self._tools.settings
-        judge = Judge(
-            time.monotonic(),
-            start_timeout=settings.start_timeout,
-            stuck_after=settings.start_timeout,
-            was_ready=bool(self._entry and self._entry.was_ready),
-            ready_within=self._tools.adopt_ready_timeout,
-        )
-        while True:
-            verdict = judge.see(await self._reading(self._launch), time.monotonic())
-            if verdict.given_up:
-                return Ended(verdict.reason or "given up")
-            await self._seen(verdict)
-            interval = settings.health_interval
-            if verdict.state == "starting":
-                interval = min(interval, START_INTERVAL)
-            await anyio.sleep(interval)
-
-    async def _reading(self, launch: Launch) -> Reading:
-        assert self._engine
-        if launch.health is None:
-            return Reading(answered=True)
-        host = f"[{launch.host}]" if ":" in launch.host else launch.host
-        base = f"http://{host}:{launch.ports[launch.health.port]}"
-        answered, why, moved, requests = await health.ask(
-            self._tools.client, launch.health, base
-        )
-        effort: tuple[int, ...] = ()
-        if not answered:
-            effort = (
-                *await run_sync(self._engine.effort),
-                await run_sync(logs.size, self._log),
-            )
-        return Reading(
-            answered=answered, why=why, moved=moved, requests=requests, effort=effort
-        )
-
     async def _seen(self, verdict: Verdict) -> None:
-        self._become(verdict.state, verdict.reason)
-        if verdict.state == "ready" and self._ready_since is None:
-            self._ready_since = time.monotonic()
+        if not self.digest:
+            self._become(
+                "unhealthy", "found by its tag: the ledger does not say what it is"
+            )
+            return
+        if verdict.state == "ready" and self._entry and not self._entry.was_ready:
             await self._amend(was_ready=True)
+        self._become(verdict.state, verdict.reason)
 
     async def _amend(self, **changes: bool) -> None:
         """Says more in the ledger's line. The line that stands there is still true."""
@@ -402,12 +366,3 @@ class Keeper:
         self._state = state
         self._reason = reason
         self._tools.changed()
-
-
-def described(exit: wire.Exit) -> str:
-    """As an operator says it."""
-    if exit.code is not None:
-        return f"exited with code {exit.code}"
-    if exit.signal is not None:
-        return f"killed by {signal.Signals(exit.signal).name}"
-    return "ended; how is not known, another agent had started it"

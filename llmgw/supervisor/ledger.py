@@ -63,6 +63,7 @@ class Entry(Struct, frozen=True, kw_only=True):
     was_ready: bool = False
     stopping: bool = False
     restarts: int = 0
+    stop_after: float | None = None
 
 
 class Unreadable(NamedTuple):
@@ -192,6 +193,8 @@ class Ledger:
 
     def tags(self, id: str) -> dict[str, str]:
         """What marks every process of this replica, its grandchildren too."""
+        if not self.tag:  # the disk was full or read-only when we started
+            self.open()
         return {TAG: self.tag, REPLICA: id}
 
 

@@ -9,7 +9,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 
 import anyio
@@ -21,7 +21,7 @@ from llmgw.supervisor import exec, procfs
 from llmgw.supervisor.backend import Place
 from llmgw.supervisor.cgroup import Cgroup, Tree
 from llmgw.supervisor.launch import Launch
-from llmgw.supervisor.ledger import Entry, Identity, is_proved, tagged
+from llmgw.supervisor.ledger import Entry, Identity, Ledger, is_proved, tagged
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +42,7 @@ class Process:
         self._tag = tag
         self._cgroup = cgroup
         self._pidfd = os.pidfd_open(identity.pid)
+        self._known: dict[int, int] = {}
         self._status = wire.Exit(unknown=True)
 
     async def exited(self) -> wire.Exit:
@@ -58,12 +59,11 @@ class Process:
         return self._status
 
     def effort(self) -> tuple[int, int]:
-        read = resident = 0
-        for pid in self._session():
-            one_read, one_resident = procfs.effort(pid)
-            read += one_read
-            resident += one_resident
-        return read, resident
+        each = [procfs.effort(member.pid) for member in self._members()]
+        return sum(read for read, _ in each), sum(resident for _, resident in each)
+
+    def look_around(self) -> None:
+        self._members()
 
     def ooms(self) -> int | None:
         return self._cgroup.ooms() if self._cgroup else None
@@ -73,21 +73,19 @@ class Process:
             os.close(self._pidfd)
             self._pidfd = -1
 
-    def _session(self) -> list[int]:
-        if self._cgroup:
-            return self._cgroup.pids()
-        return [self.identity.pid]
-
     def _members(self) -> list[procfs.Stat]:
         """All that the engine started and that still lives.
 
-        By cgroup where there is one. Else by session and by the tag in the
-        environment, which finds those that called setsid too.
+        By cgroup where there is one. Else by session, by the tag in the environment,
+        by descent, and by having been found so before: some set their title over the
+        environment, some call setsid, some lose their parent, few do all three.
         """
         if self._cgroup:
             found = (procfs.stat(pid) for pid in self._cgroup.pids())
             return [stat for stat in found if stat and stat.is_alive]
-        return session_or_tagged(self._id, self._tag, self.identity)
+        found = related(self._id, self._tag, self.identity, self._known)
+        self._known = {stat.pid: stat.started for stat in found}
+        return found
 
     async def _all_gone(self) -> None:
         while members := await run_sync(self._members):
@@ -138,8 +136,8 @@ class Processes:
 
     name = "process"
 
-    def __init__(self, tag: str, tree: Tree | None) -> None:
-        self._tag = tag
+    def __init__(self, ledger: Ledger, tree: Tree | None) -> None:
+        self._ledger = ledger
         self._tree = tree
         self.mode = (
             f"process, a cgroup each ({tree.describe()})"
@@ -169,7 +167,7 @@ class Processes:
             with gated(place) as (pid, go):
                 identity = Identity.of(pid)
                 assert identity, "it waits at the gate, or is a zombie until reaped"
-                process = Process(id, self._tag, identity, cgroup)
+                process = Process(id, self._ledger.tag, identity, cgroup)
                 record(identity, str(cgroup.path) if cgroup else None)
                 go()
         except (OSError, ValueError) as error:
@@ -184,7 +182,7 @@ class Processes:
     def _adopt(self, entry: Entry) -> Process | None:
         cgroup = Cgroup.at(entry.cgroup) if entry.cgroup else None
         try:
-            process = Process(entry.id, self._tag, entry.identity, cgroup)
+            process = Process(entry.id, self._ledger.tag, entry.identity, cgroup)
         except OSError:
             return None
         # Only now that it is held does the proof hold: before, it could have ended and
@@ -197,7 +195,7 @@ class Processes:
 
     async def clear(self, id: str) -> None:
         with anyio.CancelScope(shield=True):
-            while left := await run_sync(lambda: tagged(self._tag).get(id, [])):
+            while left := await run_sync(lambda: tagged(self._ledger.tag).get(id, [])):
                 await run_sync(send, left, signal.SIGKILL)
                 with anyio.move_on_after(UNKILLABLE_AFTER):
                     for stat in left:
@@ -298,19 +296,26 @@ async def _gone(stat: procfs.Stat) -> None:
         os.close(pidfd)
 
 
-def session_or_tagged(id: str, tag: str, identity: Identity) -> list[procfs.Stat]:
-    """What bears the replica's tag, and what is in the engine's session.
+def related(
+    id: str, tag: str, identity: Identity, known: Mapping[int, int]
+) -> list[procfs.Stat]:
+    """What lives of the engine: in its session, tagged, descended, or known before.
 
     The session's number is taken as long as anyone is in it. If its leader is
     another process by now, the session is another one too.
     """
-    leader = procfs.stat(identity.pid)
-    is_ours = leader is None or leader.started == identity.started
     # What was there before the engine is not of it: most of the machine, usually.
     since = [s for s in procfs.everyone() if s.started >= identity.started]
-    found = {stat.pid: stat for stat in tagged(tag, since).get(id, [])}
-    if is_ours:
-        for stat in since:
-            if stat.session == identity.pid and stat.is_alive:
-                found[stat.pid] = stat
-    return list(found.values())
+    leader = procfs.stat(identity.pid)
+    is_ours = leader is None or leader.started == identity.started
+    found = {stat.pid for stat in tagged(tag, since).get(id, [])}
+    for stat in since:
+        if known.get(stat.pid) == stat.started or (
+            is_ours and identity.pid in (stat.session, stat.pid)
+        ):
+            found.add(stat.pid)
+    # A parent is older than its child, but numbers may have wrapped: look until no
+    # more are found.
+    while more := {s.pid for s in since if s.parent in found} - found:
+        found |= more
+    return [stat for stat in since if stat.pid in found and stat.is_alive]

@@ -59,6 +59,38 @@ def environ(pid: int) -> list[bytes]:
         return []
 
 
+def argv(pid: int) -> tuple[str, ...]:
+    """How it was called; empty where that may not be read."""
+    try:
+        raw = (PROC / str(pid) / "cmdline").read_bytes()
+    except OSError:
+        return ()
+    return tuple(raw.decode(errors="replace").split("\0")[:-1])
+
+
+def cgroup(pid: int | str) -> Path | None:
+    """The folder of its cgroup (v2); None where there is none."""
+    try:
+        mounts = (PROC / "self/mounts").read_text()
+        membership = (PROC / str(pid) / "cgroup").read_text()
+    except OSError:
+        return None
+    mount = next(
+        (
+            Path(fields[1])
+            for line in mounts.splitlines()
+            if len(fields := line.split()) > 2 and fields[2] == "cgroup2"
+        ),
+        None,
+    )
+    inside = next(
+        (line[3:] for line in membership.splitlines() if line.startswith("0::")), None
+    )
+    if mount is None or inside is None:
+        return None
+    return mount / inside.lstrip("/")
+
+
 def effort(pid: int) -> tuple[int, int]:
     """Bytes it has read so far, and MiB it holds: both grow while weights load."""
     read = resident = 0

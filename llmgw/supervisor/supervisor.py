@@ -12,10 +12,10 @@ from llmgw import wire
 from llmgw.aio import Latest
 from llmgw.config import keys
 from llmgw.errors import EngineError
-from llmgw.supervisor import cgroup, files, health, procfs
+from llmgw.supervisor import adopt, cgroup, files, health, reaper
 from llmgw.supervisor.backend import Backend
 from llmgw.supervisor.keeper import Keeper, Tools
-from llmgw.supervisor.ledger import Entry, Ledger
+from llmgw.supervisor.ledger import Ledger
 from llmgw.supervisor.order import Order
 from llmgw.supervisor.ports import Ports
 from llmgw.supervisor.process import Processes
@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 
 # A stopped replica is shown so long, for whoever asks what became of it.
 REMEMBERED = 600.0
+FORGOTTEN = "no control plane for longer than disconnect.stop_after"
 
 
 class Supervisor:
@@ -46,6 +47,7 @@ class Supervisor:
         self._problems: dict[str, tuple[float, wire.Problem]] = {}
         self._tools: Tools | None = None
         self._group: TaskGroup | None = None
+        self._alone_since: float | None = time.monotonic()
 
     @property
     def mode(self) -> str:
@@ -60,7 +62,8 @@ class Supervisor:
             await run_sync(self._ledger.open)
         except EngineError as error:
             self._problem("state_dir", error)
-        backend = await run_sync(self._choose)
+        reaper.become_subreaper()
+        backends = await run_sync(self._backends)
         async with (
             health.client(self._settings.health_timeout) as client,
             anyio.create_task_group() as group,
@@ -68,7 +71,7 @@ class Supervisor:
             self._group = group
             self._tools = Tools(
                 settings=self._settings,
-                backend=backend,
+                backend=next(iter(backends.values())),
                 ledger=self._ledger,
                 ports=self._ports,
                 client=client,
@@ -76,12 +79,33 @@ class Supervisor:
                 adopt_ready_timeout=self._adopt_ready_timeout,
                 changed=self._tell,
             )
-            await self._adopt_all(backend)
+            await self._adopt(backends)
+            group.start_soon(reaper.run, self._is_held)
+            group.start_soon(self._stop_the_forgotten)
             task_status.started()
-            await anyio.sleep_forever()
 
-    def _choose(self) -> Backend:
-        return Processes(self._ledger.tag, cgroup.delegated())
+    def _backends(self) -> dict[str, Backend]:
+        """By name; the first starts new engines, all of them adopt."""
+        processes = Processes(self._ledger, cgroup.delegated())
+        return {"process": processes}
+
+    async def _adopt(self, backends: dict[str, Backend]) -> None:
+        assert self._tools
+        found = await adopt.survey(self._ledger, backends)
+        for entry, engine in (*found.alive, *found.strays):
+            self._ports.adopt(entry.launch.ports)
+            self._keep(Keeper(self._tools, None, (entry, engine)))
+        for bad in found.unreadable:
+            self._problem(
+                "ledger_unreadable",
+                EngineError(
+                    f"cannot be used: {bad.reason}",
+                    where=str(bad.path),
+                    fix="it was set aside; its engine is looked for by its tag",
+                ),
+            )
+        for entry in found.gone:
+            log.info("engine gone replica=%s pid=%s", entry.id, entry.identity.pid)
 
     # What others ask ----------------------------------------------------------------
 
@@ -110,7 +134,13 @@ class Supervisor:
             return
         if held and held.state == "failed" and held.digest == order.digest:
             return
-        self._keep(Keeper(self._tools, order))
+        keeper = Keeper(self._tools, order)
+        left = self._forgotten_in(order.stop_after)
+        if left is not None and left <= 0:
+            keeper.park(FORGOTTEN)
+            self._keepers[order.id] = keeper
+            return
+        self._keep(keeper)
 
     def unwant(self, id: str, reason: str | None = None) -> None:
         """Stops it for good; returns at once."""
@@ -148,36 +178,42 @@ class Supervisor:
             for since, problem in self._problems.values()
         )
 
-    # Adoption -----------------------------------------------------------------------
+    # Without a control plane --------------------------------------------------------
 
-    async def _adopt_all(self, backend: Backend) -> None:
-        entries, unreadable = await run_sync(self._ledger.read)
-        for bad in unreadable:
-            await run_sync(self._ledger.set_aside, bad)
-            self._problem(
-                "ledger_unreadable",
-                EngineError(
-                    f"cannot be used: {bad.reason}",
-                    where=str(bad.path),
-                    fix="it was set aside; what it spoke of is looked for by its tag",
-                ),
-            )
-        for entry in entries:
-            await self._adopt(backend, entry)
+    def connected(self, is_connected: bool) -> None:
+        """Whether a control plane has us. From the start, none has.
 
-    async def _adopt(self, backend: Backend, entry: Entry) -> None:
-        assert self._tools
-        engine = await backend.adopt(entry)
-        if engine is None:
-            boot = await run_sync(procfs.boot_id)
-            if entry.identity.boot == boot:
-                await backend.clear(entry.id)
-            await run_sync(self._ledger.forget, entry.id)
-            log.info("engine gone replica=%s pid=%s", entry.id, entry.identity.pid)
+        A replica whose `stop_after` has passed without one is stopped, and started
+        again only when it is wanted once more while there is one: meanwhile the other
+        side may have started it elsewhere.
+        """
+        if is_connected == (self._alone_since is None):
             return
-        self._ports.adopt(entry.launch.ports)
-        self._keep(Keeper(self._tools, None, (entry, engine)))
-        log.info("engine adopted replica=%s pid=%s", entry.id, entry.identity.pid)
+        self._alone_since = None if is_connected else time.monotonic()
+        self._tell()
+
+    def _forgotten_in(self, stop_after: float | None) -> float | None:
+        """Seconds until it has been alone for too long; None: never."""
+        if stop_after is None:
+            stop_after = self._settings.disconnect_stop_after
+        if self._alone_since is None or stop_after is None:
+            return None
+        return self._alone_since + stop_after - time.monotonic()
+
+    async def _stop_the_forgotten(self) -> None:
+        while True:
+            seen = self.changed.number
+            soonest = float("inf")
+            for keeper in self._keepers.values():
+                left = self._forgotten_in(keeper.stop_after)
+                if left is None or keeper.is_over:
+                    continue
+                if left <= 0:
+                    keeper.stop(FORGOTTEN)
+                else:
+                    soonest = min(soonest, left)
+            with anyio.move_on_after(soonest):
+                await self.changed.newer_than(seen)
 
     # Small things -------------------------------------------------------------------
 
@@ -186,6 +222,9 @@ class Supervisor:
         self._keepers[keeper.id] = keeper
         self._group.start_soon(keeper.run, name=f"keeper {keeper.id}")
         self._tell()
+
+    def _is_held(self, pid: int) -> bool:
+        return any(keeper.pid == pid for keeper in self._keepers.values())
 
     def _tell(self) -> None:
         self.changed.set(self.changed.value + 1)

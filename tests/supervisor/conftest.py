@@ -71,7 +71,8 @@ def order(
         ports: Mapping[str, int], _: Callable[[wire.Progress], None]
     ) -> Launch:
         own = (*FAKE, "--port", str(ports["api"]), *options)
-        return Launch(argv=argv or own, ports=dict(ports), health=health)
+        host = str(changes.get("host", "127.0.0.1"))
+        return Launch(argv=argv or own, ports=dict(ports), health=health, host=host)
 
     return Order(
         id=id,

@@ -1,0 +1,340 @@
+"""Which processes are taken over, and which are never touched."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+from anyio.to_thread import run_sync
+
+from llmgw.errors import EngineError
+from llmgw.supervisor.launch import Launch
+from llmgw.supervisor.ledger import REPLICA, TAG, Entry, Identity, Ledger
+from tests.supervisor.conftest import gone, is_alive, living, node, order
+
+Change = dict[str, Any]
+
+
+@pytest.fixture
+def stranger() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that no agent ever started."""
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as process:
+        yield process
+        process.kill()
+
+
+async def written(state_dir: Path, pid: int, **changes: Any) -> None:
+    """A ledger that says that this process is fake-0."""
+    await run_sync(lambda: _write(state_dir, pid, **changes))
+
+
+def _write(state_dir: Path, pid: int, **changes: Any) -> None:
+    ledger = Ledger(state_dir)
+    ledger.open()
+    identity = Identity.of(pid)
+    assert identity
+    entry = Entry(
+        machine=ledger.machine,
+        id="fake-0",
+        generation=1,
+        digest="d1",
+        identity=identity,
+        launch=Launch(argv=("sleep", "60")),
+    )
+    own = {k: v for k, v in changes.items() if k not in ("started", "boot")}
+    rest = {k: v for k, v in changes.items() if k in ("started", "boot")}
+    entry = msgspec.structs.replace(
+        entry, identity=msgspec.structs.replace(identity, **rest), **own
+    )
+    ledger.write(entry)
+
+
+@pytest.mark.parametrize("change", [{"started": 1}, {"boot": "another"}])
+async def test_a_number_that_another_process_has_got_is_never_signalled(
+    state_dir: Path, stranger: subprocess.Popen[bytes], change: Change
+) -> None:
+    """T48: the same pid is no proof."""
+    await written(state_dir, stranger.pid, **change)
+
+    async with node(state_dir) as here:
+        here.supervisor.unwant("fake-0")
+
+        assert here.supervisor.statuses() == ()
+        assert await is_alive(stranger.pid)
+        assert not list((state_dir / "ledger").iterdir())
+
+
+async def test_a_zombie_is_not_adopted(state_dir: Path) -> None:
+    """kill(pid, 0) says that it is there."""
+    process = subprocess.Popen(["sleep", "60"])
+    try:
+        await written(state_dir, process.pid)
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        async with node(state_dir) as here:
+            assert here.supervisor.statuses() == ()
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def test_a_stop_that_was_begun_is_finished_and_not_taken_back(
+    state_dir: Path, stranger: subprocess.Popen[bytes]
+) -> None:
+    """A stopped engine is never recovered."""
+    await written(state_dir, stranger.pid, stopping=True)
+
+    async with node(state_dir) as here:
+        stopped = await here.state("stopped")
+
+        assert stopped.exit is not None
+        assert stopped.exit.signal == signal.SIGTERM
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b'{"version": 1, "machine": "x", "id": "fake-0", "gen',
+        b'{"version": 99, "machine": "x"}',
+        b'{"version": 1, "machine": "another"}',
+        b"\xff\xfe",
+        b'{"version": 1}',
+    ],
+    ids=["empty", "truncated", "newer", "foreign", "binary", "fields"],
+)
+async def test_an_engine_whose_line_is_lost_is_found_by_its_tag(
+    state_dir: Path, content: bytes
+) -> None:
+    """It is neither lost nor started twice, and the damage is said."""
+    async with node(state_dir) as here:
+        here.supervisor.want(order())
+        before = await here.state("ready")
+    (state_dir / "ledger" / "fake-0.json").write_bytes(content)
+    async with node(state_dir) as here:
+        found = await here.state("unhealthy")
+        with pytest.raises(EngineError, match="still"):
+            here.supervisor.want(order())
+        problems = here.supervisor.problems()
+        here.supervisor.unwant("fake-0")
+        await here.state("stopped")
+
+        assert found.pid == before.pid
+        assert found.spec_digest == ""
+        assert [p.code for p in problems] == ["ledger_unreadable"]
+        assert not await living(state_dir)
+
+
+async def test_what_a_dead_engine_left_is_ended_by_the_next_agent(
+    state_dir: Path,
+) -> None:
+    """T52 over a restart: nobody was there to see the engine die."""
+    async with node(state_dir) as here:
+        here.supervisor.want(order("fake-0", "--child", "double"))
+        first = await here.state("ready")
+    assert first.pid
+    os.kill(first.pid, signal.SIGKILL)
+    os.waitpid(first.pid, 0)
+    left = await living(state_dir)
+    async with node(state_dir) as here:
+        assert here.supervisor.statuses() == ()
+        assert left
+        assert not await living(state_dir)
+
+
+async def test_another_agents_engines_are_left_alone(
+    state_dir: Path, tmp_path: Path
+) -> None:
+    """Two agents on one machine, with the same replica."""
+    other = tmp_path / "other"
+    async with node(other) as theirs:
+        theirs.supervisor.want(order())
+        pid = (await theirs.state("ready")).pid
+        async with node(state_dir) as here:
+            here.supervisor.want(order())
+            await here.state("ready")
+            here.supervisor.unwant("fake-0")
+            await here.state("stopped")
+
+            assert theirs.status().pid == pid
+        await theirs.supervisor.stop_all()
+
+
+async def test_an_adopted_engine_that_stays_silent_is_unhealthy_in_time(
+    state_dir: Path,
+) -> None:
+    """`adopt_ready_timeout` bounds the wait; what follows is the engine's policy."""
+    async with node(state_dir) as here:
+        here.supervisor.want(order())
+        pid = (await here.state("ready")).pid
+    assert pid
+    os.kill(pid, signal.SIGSTOP)
+    async with node(
+        state_dir, adopt_ready_timeout=0.3, health_timeout=0.1, stop_grace=0.1
+    ) as here:
+        waiting = await here.state("starting")
+        silent = await here.state("unhealthy")
+        here.supervisor.unwant("fake-0")
+        await here.state("stopped")
+
+        assert waiting.adopted
+        assert silent.reason is not None
+        assert "adopted" in silent.reason
+
+
+async def test_an_adopted_engine_that_was_loading_may_go_on_loading(
+    state_dir: Path,
+) -> None:
+    """The limit for adoption is a minute; a large model loads for twenty."""
+    async with node(state_dir) as here:
+        here.supervisor.want(order("fake-0", "--ready-after", "1"))
+        pid = (await here.until(lambda s: s.state == "starting" and bool(s.pid))).pid
+    async with node(state_dir, adopt_ready_timeout=0.1) as here:
+        here.supervisor.want(order("fake-0", "--ready-after", "1"))
+        ready = await here.state("ready")
+
+        assert ready.pid == pid
+        assert ready.restarts == 0
+
+
+async def test_an_adopted_engine_that_dies_is_started_again_once_it_has_an_order(
+    state_dir: Path,
+) -> None:
+    async with node(state_dir) as here:
+        here.supervisor.want(order())
+        await here.state("ready")
+    async with node(state_dir) as here:
+        first = await here.state("ready")
+        here.supervisor.want(order())
+        assert first.pid
+        os.kill(first.pid, signal.SIGKILL)
+        second = await here.until(lambda s: s.state == "ready" and s.pid != first.pid)
+
+        assert second.adopted is False
+
+
+async def test_an_adopted_engine_without_an_order_is_not_started_again(
+    state_dir: Path,
+) -> None:
+    """Nobody has said yet that it is still wanted."""
+    async with node(state_dir) as here:
+        here.supervisor.want(order())
+        await here.state("ready")
+    async with node(state_dir) as here:
+        first = await here.state("ready")
+        assert first.pid
+        os.kill(first.pid, signal.SIGKILL)
+        stopped = await here.state("stopped")
+
+        assert stopped.exit is not None
+        assert not await living(state_dir)
+
+
+async def test_fifty_engines_are_adopted_in_a_fifth_of_a_second(
+    state_dir: Path,
+) -> None:
+    ledger = Ledger(state_dir)
+    await run_sync(ledger.open)
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        for number in range(50):
+            id = f"fake-{number}"
+            process = subprocess.Popen(
+                ["sleep", "60"],
+                env={TAG: ledger.tag, REPLICA: id},
+                start_new_session=True,
+            )
+            processes.append(process)
+            identity = await run_sync(Identity.of, process.pid)
+            assert identity
+            entry = Entry(
+                machine=ledger.machine,
+                id=id,
+                generation=1,
+                digest="d1",
+                identity=identity,
+                launch=Launch(argv=("sleep", "60")),
+            )
+            await run_sync(ledger.write, entry)
+        begun = time.perf_counter()
+        async with node(state_dir) as here:
+            took = time.perf_counter() - begun
+
+            assert len(here.supervisor.statuses()) == 50
+            assert {s.adopted for s in here.supervisor.statuses()} == {True}
+            assert took < 0.2
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def test_a_line_is_whole_or_is_the_one_before(tmp_path: Path) -> None:
+    """A writer killed at any moment leaves no half."""
+    program = (
+        "import sys; from pathlib import Path\n"
+        "from llmgw.supervisor.ledger import write_whole\n"
+        "path = Path(sys.argv[1])\n"
+        "write_whole(path, b'a' * 100000)\n"
+        "print('written', flush=True)\n"
+        "for _ in range(10**6):\n"
+        "    write_whole(path, b'b' * 100000)\n"
+        "    write_whole(path, b'a' * 100000)\n"
+    )
+    path = tmp_path / "line"
+    for _ in range(3):
+        with subprocess.Popen(
+            [sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE
+        ) as writer:
+            assert writer.stdout
+            writer.stdout.readline()
+            writer.kill()
+
+        content = path.read_bytes()
+        assert content in (b"a" * 100000, b"b" * 100000)
+
+
+async def test_a_killed_agent_loses_nothing(state_dir: Path) -> None:
+    """SIGKILL while engines start: each is then known to the ledger, or not there."""
+    for delay in (0.0, 0.004, 0.008, 0.012, 0.02, 0.05):
+        agent = await run_sync(_agent, state_dir)
+        await anyio.sleep(delay)  # the moment of death is what is varied
+        agent.kill()
+        await run_sync(agent.wait)
+        async with node(state_dir) as here:
+            known = {s.pid for s in here.supervisor.statuses()}
+            found = [s.pid for n in range(4) for s in await living(state_dir, f"k-{n}")]
+
+            assert set(found) <= known
+            await here.supervisor.stop_all()
+            for pid in found:
+                await gone(pid)
+
+
+def _agent(state_dir: Path) -> subprocess.Popen[bytes]:
+    """One that says when it has been asked for four engines."""
+    program = (
+        "import sys, anyio; from pathlib import Path\n"
+        "from tests.supervisor.conftest import node, order\n"
+        "async def main():\n"
+        "    async with node(Path(sys.argv[1])) as here:\n"
+        "        for number in range(4):\n"
+        "            here.supervisor.want(order(f'k-{number}'))\n"
+        "        print('asked', flush=True)\n"
+        "        await anyio.sleep_forever()\n"
+        "anyio.run(main)\n"
+    )
+    agent = subprocess.Popen(
+        [sys.executable, "-c", program, str(state_dir)], stdout=subprocess.PIPE
+    )
+    assert agent.stdout
+    assert agent.stdout.readline() == b"asked\n"
+    agent.stdout.close()
+    return agent

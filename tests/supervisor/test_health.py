@@ -1,0 +1,223 @@
+"""What readings of an engine amount to."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llmgw.supervisor.health import START_CAP, Judge, Reading, Verdict, client, total
+from tests.supervisor.conftest import Node, node, order
+
+SILENT = Reading(answered=False, why="no")
+SOUND = Reading(answered=True, moved=1.0, requests=0.0)
+
+
+def judge(**changes: float) -> Judge:
+    return Judge(0.0, start_timeout=10.0, stuck_after=30.0, **changes)  # pyright: ignore[reportArgumentType]
+
+
+def loading(megabytes: int) -> Reading:
+    return Reading(answered=False, why="loading", effort=(megabytes << 20, 0, 0))
+
+
+def ready() -> Judge:
+    judged = judge()
+    assert judged.see(SOUND, 0.0) == Verdict("ready")
+    return judged
+
+
+def test_the_start_deadline_moves_while_something_is_loaded() -> None:
+    judged = judge()
+
+    for second in range(50):
+        assert not judged.see(loading(second), float(second)).given_up
+    stalled = judged.see(loading(49), 58.0)
+    late = judged.see(loading(49), 59.0)
+
+    assert not stalled.given_up
+    assert late.given_up
+    assert "nothing loaded for 10 s" in (late.reason or "")
+
+
+def test_loading_for_ever_ends_at_the_cap() -> None:
+    judged = judge()
+
+    verdicts = [judged.see(loading(s), float(s)) for s in range(10 * START_CAP + 1)]
+
+    assert [v.given_up for v in verdicts] == [False] * 60 + [True]
+
+
+def test_a_line_a_second_is_not_loading() -> None:
+    """Bytes read count from a megabyte on: a driver that polls reads too."""
+    judged = judge()
+
+    for second in range(10):
+        judged.see(Reading(answered=False, effort=(second * 100, 5, 7)), float(second))
+
+    assert judged.see(Reading(answered=False, effort=(1000, 5, 7)), 10.0).given_up
+
+
+def test_silent_with_tokens_growing_is_busy_and_never_given_up() -> None:
+    """T91: a long prompt makes the health check slow, not the engine dead."""
+    judged = ready()
+
+    verdicts = [
+        judged.see(Reading(answered=False, why="slow", moved=2.0 + s, requests=1.0), s)
+        for s in map(float, range(1, 1000, 2))
+    ]
+
+    assert {(v.state, v.given_up) for v in verdicts} == {("busy", False)}
+
+
+def test_silence_is_unhealthy_at_the_third_time_and_stuck_after_a_while() -> None:
+    judged = ready()
+
+    states = [judged.see(SILENT, float(s)).state for s in (1, 2, 3)]
+    verdict = judged.see(SILENT, 30.0)
+
+    assert states == ["ready", "ready", "unhealthy"]
+    assert verdict.given_up
+    assert "stuck" in (verdict.reason or "")
+
+
+def test_answering_with_requests_and_no_progress_is_stuck() -> None:
+    judged = ready()
+
+    for second in range(1, 30):
+        reading = Reading(answered=True, moved=5.0, requests=2.0)
+        assert judged.see(reading, float(second)).state == "ready"
+    # The counter went from 1 to 5 at the first second: that was the last of it.
+    verdict = judged.see(Reading(answered=True, moved=5.0, requests=2.0), 31.0)
+
+    assert verdict.given_up
+    assert "2 requests" in (verdict.reason or "")
+
+
+def test_answering_without_requests_is_never_stuck() -> None:
+    judged = ready()
+
+    for second in range(1, 10_000, 100):
+        assert judged.see(SOUND, float(second)) == Verdict("ready")
+
+
+def test_an_adopted_one_that_served_has_its_time_and_is_unhealthy_then() -> None:
+    judged = judge(was_ready=True, ready_within=5.0)
+
+    assert judged.see(SILENT, 4.9).state == "starting"
+    assert judged.see(SILENT, 5.0).state == "unhealthy"
+    assert judged.see(SOUND, 6.0).state == "ready"
+
+
+@given(
+    st.lists(
+        st.builds(
+            Reading,
+            answered=st.booleans(),
+            moved=st.none() | st.floats(0, 100),
+            requests=st.none() | st.floats(0, 10),
+            effort=st.just(()) | st.tuples(st.integers(0, 1 << 40)),
+        ),
+        max_size=60,
+    )
+)
+def test_nothing_is_given_up_before_its_time(readings: list[Reading]) -> None:
+    judged = judge()
+
+    for second, reading in enumerate(readings):
+        verdict = judged.see(reading, second / 10)
+        assert not verdict.given_up
+
+
+def test_metrics_are_summed_over_their_labels() -> None:
+    """Prometheus text, with and without labels, and with lines that are no sample."""
+    text = (
+        "# HELP vllm:generation_tokens_total n\n"
+        'vllm:generation_tokens_total{model="a b",engine="0"} 3.5\n'
+        'vllm:generation_tokens_total{model="c",engine="1"} 4 1700000000\n'
+        "llamacpp:tokens_predicted_total 12\n"
+        "vllm:generation_tokens_total_created 9\n"
+        "nonsense\n"
+    )
+
+    assert total(text, ("vllm:generation_tokens_total",)) == 7.5
+    assert total(text, ("llamacpp:tokens_predicted_total",)) == 12.0
+    assert total(text, ("absent",)) is None
+
+
+# With an engine that really misbehaves ---------------------------------------------
+
+
+async def turn(here: Node, name: str, value: float) -> None:
+    port = here.status().ports["api"]
+    async with client(5.0) as http:
+        answer = await http.post(f"http://127.0.0.1:{port}/knob?{name}={value}")
+    assert answer.status_code == 200
+
+
+async def test_a_busy_engine_is_not_restarted(state_dir: Path) -> None:
+    """T91: 503 from the health route while tokens grow."""
+    async with node(state_dir) as here:
+        here.supervisor.want(order())
+        before = await here.state("ready")
+        await turn(here, "rate", 1000)
+        await turn(here, "health", 503)
+        busy = await here.state("busy")
+        await turn(here, "health", 200)
+        after = await here.state("ready")
+
+        assert before.pid == busy.pid == after.pid
+
+
+async def test_an_engine_that_hangs_is_unhealthy_then_started_again(
+    state_dir: Path,
+) -> None:
+    async with node(
+        state_dir, health_timeout=0.05, start_timeout=1.5, stop_grace=0.1
+    ) as here:
+        here.supervisor.want(order())
+        first = await here.state("ready")
+        assert first.pid
+        os.kill(first.pid, signal.SIGSTOP)
+        await here.state("unhealthy")
+        again = await here.until(lambda s: s.state == "ready" and s.pid != first.pid)
+
+        assert again.restarts == 1
+
+
+async def test_a_start_that_leads_nowhere_is_tried_again_with_the_reason_kept(
+    state_dir: Path,
+) -> None:
+    """T56: a limit that is hit is a reason to wait, not to give up for good."""
+    async with node(state_dir, start_timeout=0.5, restart_base=0.5) as here:
+        here.supervisor.want(order("fake-0", "--ready-after", "60"))
+        down = await here.state("backoff")
+        again = await here.until(lambda s: s.state == "starting" and s.restarts == 1)
+
+        assert "nothing loaded" in (down.reason or "")
+        assert "503" in (down.reason or "")
+        assert again.restarts == 1
+
+
+async def test_a_start_that_loads_may_take_longer_than_the_limit(
+    state_dir: Path,
+) -> None:
+    async with node(state_dir, start_timeout=1.2) as here:
+        here.supervisor.want(order("fake-0", "--ready-after", "2.2", "--load"))
+        ready = await here.state("ready")
+
+        assert ready.restarts == 0
+
+
+@pytest.mark.parametrize("name", ["HTTP_PROXY", "http_proxy", "ALL_PROXY"])
+async def test_health_checks_take_no_proxy(
+    state_dir: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """T34: a dead proxy in the environment does not make an engine unhealthy."""
+    monkeypatch.setenv(name, "http://127.0.0.1:9")
+    async with node(state_dir) as here:
+        here.supervisor.want(order())
+        await here.state("ready", within=3)
+        await here.supervisor.stop_all()
