@@ -9,7 +9,7 @@ from msgspec import inspect
 from llmgw.config.address import masked
 from llmgw.config.convert import ROOT, Hints, unwrapped
 from llmgw.config.keys import Config
-from llmgw.config.report import dotted
+from llmgw.config.report import BARE
 from llmgw.config.units import show_duration, show_size
 
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
@@ -71,9 +71,13 @@ def toml_value(value: Any) -> str:
         return "[" + ", ".join(map(toml_value, cast("list[Any]", value))) + "]"
     if isinstance(value, dict):
         pairs = cast("dict[str, Any]", value).items()
-        inside = ", ".join(f"{dotted((k,))} = {toml_value(v)}" for k, v in pairs)
+        inside = ", ".join(f"{_key(name)} = {toml_value(v)}" for name, v in pairs)
         return f"{{ {inside} }}" if inside else "{}"
     return str(value)
+
+
+def _key(name: str) -> str:
+    return name if BARE.fullmatch(name) else toml_value(name)
 
 
 def _escaped(char: str) -> str:
@@ -91,9 +95,9 @@ def _table(values: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
     }
     for name, value in values.items():
         if name not in tables:
-            yield f"{dotted((name,))} = {toml_value(value)}"
+            yield f"{_key(name)} = {toml_value(value)}"
     for name, table in tables.items():
         here = (*path, name)
         yield ""
-        yield f"[{dotted(here)}]"
+        yield f"[{'.'.join(map(_key, here))}]"
         yield from _table(table, here)

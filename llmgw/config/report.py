@@ -3,11 +3,11 @@
 import re
 from collections.abc import Mapping
 
-from llmgw.config.address import Complaint
+from llmgw.config.address import Complaint, quote
 from llmgw.config.toml_places import Path
 from llmgw.errors import Fault
 
-_BARE = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
+BARE = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 
 # The order of the original's own checks: its first fault is told first.
 TLS, SERVERS, NODE_ID, REST = range(4)
@@ -19,11 +19,10 @@ def dotted(path: Path) -> str:
     for part in path:
         if isinstance(part, int):
             text += f"[{part}]"
-        elif _BARE.fullmatch(part):
+        elif BARE.fullmatch(part):
             text += f".{part}" if text else part
         else:
-            quoted = part.encode("unicode_escape").decode("ascii").replace('"', '\\"')
-            text += f'{"." if text else ""}"{quoted}"'
+            text += ("." if text else "") + quote(part)
     return text
 
 

@@ -168,7 +168,8 @@ class _Nodes:
         if str(node.tag).removeprefix("tag:yaml.org,2002:") not in _TAGS:
             raise Malformed(f"has the tag {node.tag}; only plain values are read", line)
         if isinstance(node, yaml.ScalarNode):
-            return _scalar(str(node.value)) if node.style is None else str(node.value)
+            text = _joined(str(node.value))
+            return _scalar(text) if node.style is None else text
         if isinstance(node, yaml.SequenceNode):
             entries: list[Any] = []
             for number, child in enumerate(cast("list[yaml.Node]", node.value)):
@@ -183,12 +184,19 @@ class _Nodes:
             line = name.start_mark.line + 1
             if not isinstance(name, yaml.ScalarNode):
                 raise Malformed("has a key that is no text", line)
-            word = str(name.value)
+            word = _joined(str(name.value))
             if word in values:
                 raise Malformed(f'has the key "{word}" twice', line)
             self.lines[*path, word] = line
             values[word] = self.value(child, (*path, word))
         return values
+
+
+def _joined(text: str) -> str:
+    """JSON writes a rare character as two escapes, which YAML takes for two."""
+    if not any("\ud800" <= char <= "\udfff" for char in text):
+        return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 
 
 def _scalar(text: str) -> Any:
