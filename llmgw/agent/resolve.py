@@ -3,6 +3,7 @@
 `load` says what is written; this says what is in force, and where each value is from.
 """
 
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -72,6 +73,7 @@ def resolve(
     work = _Work(found, machine)
     work.identity()
     work.reach()
+    work.threads()
     if not without_files:
         work.cache()
         work.certificates()
@@ -136,6 +138,13 @@ class _Work:
             self._set(key, value, detail)
         for key, what, fix in answer.warnings:
             self._warn(key, what, fix)
+
+    def threads(self) -> None:
+        """The number itself hangs on how many replicas there are at a time."""
+        if self.config.engines.llamacpp.threads is None:
+            count = len(os.sched_getaffinity(0))
+            detail = f"half of the {count} CPUs allowed here, shared by CPU replicas"
+            self.origin["engines.llamacpp.threads"] = Origin("default", detail)
 
     def cache(self) -> None:
         """Nothing can be fetched into a directory that is mounted read-only."""

@@ -143,7 +143,10 @@ def with_scheme(address: str, secure: bool) -> str | Complaint:
 def parse(text: str) -> Address | Complaint:
     """Take apart an address that has its scheme. The complaint names no key."""
     scheme, _, rest = text.partition("://")
-    secure = scheme == "https"
+    # Whoever was told of a server by another has not been through `with_scheme`.
+    if scheme.lower() not in ("http", "https"):
+        return Complaint("must be an http:// or https:// address")
+    secure = scheme.lower() == "https"
     complaint = _characters(rest) or _beyond_path(rest)
     if complaint is not None:
         return complaint

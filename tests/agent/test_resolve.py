@@ -119,6 +119,7 @@ def test_each_value_says_where_it_is_from(tmp_path: Path) -> None:
     assert origin["mgmt_interface"].detail == "holds 10.30.0.5"
     assert origin["node_id"].detail == "the host name"
     assert origin["heartbeat_interval"].source == "default"
+    assert "CPUs allowed here" in origin["engines.llamacpp.threads"].detail
     assert found.written.mgmt_addr is None
     assert found.written == load(tmp_path / "agent.toml").config
 

@@ -140,6 +140,12 @@ def test_no_text_breaks_the_judge_or_the_line(text: str) -> None:
         assert kept(address.text, secure=address.secure) == [address.text]
 
 
+@pytest.mark.parametrize("text", ["ftp://cp1", "cp1:7443", "", "1http://cp1"])
+def test_an_address_without_its_scheme_is_none(text: str) -> None:
+    """One that was learned from a control plane may be anything."""
+    assert isinstance(parse(text), Complaint)
+
+
 @given(
     st.sampled_from(["http://", "https://"]),
     st.text(st.sampled_from("a1.:[]@/%25-_"), max_size=14),

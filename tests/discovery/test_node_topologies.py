@@ -64,7 +64,7 @@ def _judge(case: dict[str, Any], found: dict[str, Any]) -> None:
 NOT_ASKED = {
     "http://u:p@10.30.0.1:1/x?y#z": "a query and a fragment (C8)",
     "http://10.30.0.1:0": "port 0 (C4)",
-    "1http://10.20.0.1": "no scheme that is one (R5)",
+    "ftp://10.20.0.1": "another scheme (R5)",
     "//10.20.0.1:8080": "no host before the path (C4)",
 }
 
