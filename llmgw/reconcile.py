@@ -25,7 +25,8 @@ DEAD: frozenset[State] = frozenset({"failed", "crash_loop"})
 class Running(Struct, frozen=True):
     """A replica that the supervisor holds, as far as deciding needs it.
 
-    *gpus* are those it was given, where that is known.
+    *gpus* are those it was given, where that is known. *is_adopted*: an earlier agent
+    started it.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Running(Struct, frozen=True):
     digest: str
     state: State
     gpus: tuple[str, ...] = ()
+    is_adopted: bool = False
 
     @property
     def id(self) -> str:
@@ -168,24 +170,37 @@ def _group(
     """All or none: the members on this node start in one plan and end together.
 
     An engine that spans nodes is of no use without one of its members, and holds the
-    memory of all. Starting it again after a death is the control plane's, by a new
-    generation for all of it: nobody else sees the members on the other nodes.
+    memory of all. The keeper of the one that is down says when it is tried again; the
+    others follow it. Members on other nodes are the control plane's, which restarts
+    them all by a new generation.
     """
     held = [(one, wanted) for wanted in members for one in here[wanted.replica.id]]
-    dead = {one.name for one, wanted in held if _is_dead(one, wanted)}
-    current = [
-        Keep(wanted, one.name)
+    down = {one.name for one, wanted in held if _is_down(one, wanted)}
+    old = [one for one, wanted in held if one.digest != wanted.digest]
+    current = {
+        one.id: one
         for one, wanted in held
         if one.digest == wanted.digest and not one.is_leaving
-    ]
-    if dead:
-        yield from _stop(one for one, _ in held if one.name not in dead)
-    elif draining or len(current) == len(held) == len(members):
-        yield from current
-    elif held:
+    }
+    missing = [one for one in members if one.replica.id not in current]
+    # One that this agent found running has run without those that are missing.
+    is_broken = bool(missing) and any(one.is_adopted for one in current.values())
+    if down:
+        yield from _stop(one for one, _ in held if one.name not in down)
+    elif (old or is_broken) and not draining:
         yield from _stop(one for one, _ in held)
     else:
-        yield from (Start(wanted, wanted.replica.id) for wanted in members)
+        for wanted in members:
+            if wanted.replica.id in current:
+                yield Keep(wanted, current[wanted.replica.id].name)
+        if not draining and all(not here[one.replica.id] for one in missing):
+            yield from (Start(one, one.replica.id) for one in missing)
+
+
+def _is_down(one: Running, wanted: Wanted) -> bool:
+    if one.state == "backoff":
+        return one.digest == wanted.digest
+    return _is_dead(one, wanted)
 
 
 def _groups(desired: Iterable[Wanted]) -> Iterable[list[Wanted]]:

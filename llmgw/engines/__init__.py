@@ -8,7 +8,8 @@ from collections.abc import Collection
 from typing import Protocol
 
 from llmgw.config import keys
-from llmgw.engines import allow, command, llamacpp
+from llmgw.engines import allow, command, llamacpp, sglang, vllm
+from llmgw.engines.group import Address
 from llmgw.engines.place import Place, Settings
 from llmgw.errors import EngineError
 from llmgw.supervisor.launch import Launch
@@ -22,11 +23,15 @@ class Engine(Protocol):
     def RESERVED(self) -> Collection[str]: ...  # noqa: N802 -- a module's constant
 
     def ports(self, replica: Replica) -> tuple[str, ...]: ...
+    def port(self, replica: Replica) -> int | None: ...
+    def awaits(self, replica: Replica) -> tuple[Address, ...]: ...
     def launch(self, replica: Replica, place: Place) -> Launch: ...
 
 
 ENGINES: dict[str, Engine] = {
     "llamacpp": llamacpp,
+    "vllm": vllm,
+    "sglang": sglang,
     "command": command,
 }
 
@@ -45,6 +50,16 @@ def admit(replica: Replica, settings: keys.Engines) -> Settings:
 def ports(replica: Replica) -> tuple[str, ...]:
     """The names of the ports to lease for *replica*."""
     return _engine(replica).ports(replica)
+
+
+def port(replica: Replica) -> int | None:
+    """The number that the first of these ports must have; None: any free one."""
+    return _engine(replica).port(replica)
+
+
+def awaits(replica: Replica) -> tuple[Address, ...]:
+    """Who has to accept connections before *replica* is launched (group.reachable)."""
+    return _engine(replica).awaits(replica)
 
 
 def launch(replica: Replica, place: Place) -> Launch:

@@ -4,6 +4,7 @@ The words `{host}`, `{port}`, `{model}` and `{id}` in its arguments and variable
 replaced; every other brace stays as it is, for JSON among the arguments.
 """
 
+from llmgw.engines.group import Address
 from llmgw.engines.place import Place
 from llmgw.errors import EngineError
 from llmgw.supervisor.launch import Health, Launch, Limits
@@ -15,6 +16,16 @@ RESERVED: frozenset[str] = frozenset()
 def ports(replica: Replica) -> tuple[str, ...]:
     """The names of the ports that this replica needs."""
     return ("api",)
+
+
+def port(replica: Replica) -> int | None:
+    """The port that was asked for; None: any that is free."""
+    return replica.port
+
+
+def awaits(replica: Replica) -> tuple[Address, ...]:
+    """Nobody has to be up before it."""
+    return ()
 
 
 def launch(replica: Replica, place: Place) -> Launch:

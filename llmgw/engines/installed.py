@@ -3,7 +3,7 @@
 A build is a folder of `engines_dir` with a `manifest.json`:
 
     {"engine": "llamacpp", "version": "b10434", "binary": "bin/llama-server",
-     "features": ["rpc", "vulkan"], "digest": "sha256:…"}
+     "features": ["vulkan"], "digest": "sha256:…"}
 
 A link into the Nix store is such a folder too. Beside them there is the program that
 the node's file names (`engines.<kind>.path`), and what stands on PATH.
@@ -28,6 +28,7 @@ NIX_STORE = "/nix/store/"
 FROM_FILE = "(path)"
 FROM_PATH = "(PATH)"
 
+RPC_SERVERS = ("rpc-server", "ggml-rpc-server")
 PROGRAMS = {"llamacpp": "llama-server", "vllm": "vllm", "sglang": "sglang"}
 
 
@@ -73,10 +74,10 @@ def survey(
     for kind in keys.Engines.__struct_fields__:
         section: Settings = getattr(settings, kind)
         if section.path is not None:
-            found.append(Build(name=FROM_FILE, engine=kind, binary=section.path))
+            found.append(plain(FROM_FILE, kind, section.path))
         program = shutil.which(PROGRAMS.get(kind, ""), path=search_path)
         if program is not None:
-            found.append(Build(name=FROM_PATH, engine=kind, binary=program))
+            found.append(plain(FROM_PATH, kind, program))
     return Builds(tuple(found), tuple(problems))
 
 
@@ -117,7 +118,28 @@ def read(folder: Path) -> Build:
         version=manifest.version,
         features=manifest.features,
         digest=manifest.digest or _store_digest(home),
+        rpc_binary=_rpc_server(home / manifest.binary),
     )
+
+
+def plain(name: str, kind: str, binary: str) -> Build:
+    """A program without a manifest. What is in the Nix store is known all the same."""
+    real = Path(binary).resolve()
+    return Build(
+        name=name,
+        engine=kind,
+        binary=binary,
+        digest=_store_digest(real),
+        rpc_binary=_rpc_server(real),
+    )
+
+
+def _rpc_server(binary: Path) -> str | None:
+    """llama.cpp's two programs lie side by side."""
+    if binary.name != PROGRAMS["llamacpp"]:
+        return None
+    beside = (binary.with_name(name) for name in RPC_SERVERS)
+    return next((str(path) for path in beside if path.is_file()), None)
 
 
 def _store_digest(home: Path) -> str | None:

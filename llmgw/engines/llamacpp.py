@@ -1,6 +1,9 @@
 """llama.cpp: llama-server, and rpc-server for the members of a group."""
 
-from llmgw.engines.place import Place
+from llmgw.engines import group
+from llmgw.engines.gpus import visible
+from llmgw.engines.place import Place, authority
+from llmgw.errors import EngineError
 from llmgw.supervisor.launch import Health, Launch, Limits
 from llmgw.wire import Replica
 
@@ -20,11 +23,30 @@ RESERVED = frozenset(
 
 def ports(replica: Replica) -> tuple[str, ...]:
     """The names of the ports that this replica needs."""
-    return ("api",)
+    return ("rpc",) if group.is_member(replica) else ("api",)
+
+
+def port(replica: Replica) -> int | None:
+    """The port that was agreed on for the first of them; None: any that is free.
+
+    A member has to listen where the head was told to look.
+    """
+    if replica.group is not None and group.is_member(replica):
+        return group.members(replica.group)[replica.group.rank][1]
+    return replica.port
+
+
+def awaits(replica: Replica) -> tuple[group.Address, ...]:
+    """Who has to accept connections before this one is launched."""
+    if replica.group is None or group.is_member(replica):
+        return ()
+    return group.members(replica.group)[1:]
 
 
 def launch(replica: Replica, place: Place) -> Launch:
     """llama-server with every number said: what it guesses is meant for a laptop."""
+    if group.check(replica, place) is not None and group.is_member(replica):
+        return _rpc_server(replica, place)
     settings = place.settings
     return Launch(
         argv=(
@@ -33,6 +55,7 @@ def launch(replica: Replica, place: Place) -> Launch:
             *replica.args,
             *_model(replica, place),
             *_capacity(replica, place),
+            *_members(replica),
             "--host",
             place.host,
             "--port",
@@ -40,7 +63,7 @@ def launch(replica: Replica, place: Place) -> Launch:
             "--metrics",
             "--offline",
         ),
-        env={**_devices(replica), **settings.env, **replica.env},
+        env={**visible(replica, place), **settings.env, **replica.env},
         host=place.host,
         ports={"api": place.ports["api"]},
         health=Health(
@@ -51,8 +74,40 @@ def launch(replica: Replica, place: Place) -> Launch:
             progress_metrics=("llamacpp:n_decode_total",),
             requests_metric="llamacpp:requests_processing",
         ),
-        limits=Limits(memory=replica.memory, cpus=replica.cpus, cpuset=place.cpuset),
+        limits=_limits(replica, place),
     )
+
+
+def _rpc_server(replica: Replica, place: Place) -> Launch:
+    """A member lends its devices to the head, which loads the model into them.
+
+    The node's args and env are llama-server's; rpc-server has its own few.
+    """
+    if place.build.rpc_binary is None:
+        raise EngineError(
+            f"the build {place.build.name} has no rpc-server", where="build"
+        )
+    group.refuse_open(place.host, "rpc-server")
+    return Launch(
+        argv=(
+            place.build.rpc_binary,
+            *("--host", place.host, "--port", str(place.ports["rpc"])),
+            *("--threads", str(place.threads)),
+        ),
+        env=visible(replica, place),
+        host=place.host,
+        ports={"rpc": place.ports["rpc"]},
+        limits=_limits(replica, place),
+    )
+
+
+def _members(replica: Replica) -> tuple[str, ...]:
+    others = [authority(*address) for address in awaits(replica)]
+    return ("--rpc", ",".join(others)) if others else ()
+
+
+def _limits(replica: Replica, place: Place) -> Limits:
+    return Limits(memory=replica.memory, cpus=replica.cpus, cpuset=place.cpuset)
 
 
 def _model(replica: Replica, place: Place) -> tuple[str, ...]:
@@ -79,17 +134,7 @@ def _capacity(replica: Replica, place: Place) -> tuple[str, ...]:
         args += ["--ctx-size", str(replica.context * slots)]
     if replica.parallel is not None:
         args += ["--parallel", str(slots)]
-    if not replica.gpus:
+    if not replica.gpus and replica.group is None:
+        # With "none", a head would not use its members' devices either.
         args += ["--device", "none"]
     return tuple(args)
-
-
-def _devices(replica: Replica) -> dict[str, str]:
-    """Only the GPUs that were given; none at all for a CPU replica.
-
-    A CUDA build opens a context on every card it sees, whatever --device says.
-    """
-    return {
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        "CUDA_VISIBLE_DEVICES": ",".join(replica.gpus),
-    }

@@ -29,6 +29,7 @@ class Build(Struct, frozen=True, kw_only=True):
     """An engine build found on this node; *binary* is an absolute path.
 
     *digest* says that two nodes have the same build; None where nothing proves it.
+    *rpc_binary* is llama.cpp's server for the members of a group.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Build(Struct, frozen=True, kw_only=True):
     version: str | None = None
     features: tuple[str, ...] = ()
     digest: str | None = None
+    rpc_binary: str | None = None
 
 
 class Place(Struct, frozen=True, kw_only=True):
@@ -83,3 +85,9 @@ class Place(Struct, frozen=True, kw_only=True):
 def authority(host: str, port: int) -> str:
     """`host:port` as it stands in a URL, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def name_of(source: str) -> str:
+    """What an adapter is called: the last part of its source, without the ending."""
+    last = source.rstrip("/").rpartition("/")[2]
+    return last.partition("@")[0].removesuffix(".gguf").removesuffix(".safetensors")
