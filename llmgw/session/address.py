@@ -1,53 +1,43 @@
-"""A control plane's address, taken apart once and put together in one place."""
+"""What of a control plane's address goes to the resolver, and what to the server."""
 
+import base64
 import ipaddress
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
-from msgspec import Struct
-
+from llmgw.config.address import Address, Complaint, masked, parse, unmapped
 from llmgw.errors import Unreachable
 
 
-class Address(Struct, frozen=True):
-    """*host* as the resolver wants it: no brackets, a zone behind a plain `%`."""
-
-    url: str
-    tls: bool
-    host: str
-    port: int
-    path: str
-
-    @property
-    def authority(self) -> str:
-        """For the Host header: an IPv6 address in brackets and without its zone, which
-        means nothing to anybody else.
-        """
-        host = self.host.partition("%")[0]
-        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
-
-    @property
-    def server_name(self) -> str:
-        return self.host.partition("%")[0]
-
-
-def parse(url: str) -> Address:
+def take_apart(server: str) -> Address:
     """Unreachable if it is no address: one that was learned may be anything."""
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError as error:
-        raise Unreachable(f"is no address: {error}", where=url) from error
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise Unreachable("is no http:// or https:// address", where=url)
-    tls = parts.scheme == "https"
-    if port is None:
-        port = 443 if tls else 80
-    return Address(url, tls, unquote(parts.hostname), port, parts.path.rstrip("/"))
+    address = parse(server)
+    if isinstance(address, Complaint):
+        raise Unreachable(address.what, where=masked(server), fix=address.fix)
+    return address
+
+
+def lookup_name(address: Address) -> str:
+    """As the resolver wants it: the zone behind a plain %, nobody is this machine."""
+    host = address.host or "localhost"
+    return f"{host}%{address.zone}" if address.zone else host
+
+
+def authority(address: Address) -> str:
+    """For the Host header: IPv6 in brackets, and without its zone, which means nothing
+    to anybody else.
+    """
+    host = address.host or "localhost"
+    return f"[{host}]:{address.port}" if ":" in host else f"{host}:{address.port}"
+
+
+def credentials(address: Address) -> tuple[tuple[str, str], ...]:
+    """Who has a name and a password in the address wants them sent."""
+    if address.userinfo is None:
+        return ()
+    encoded = base64.b64encode(unquote(address.userinfo).encode()).decode()
+    return (("authorization", f"Basic {encoded}"),)
 
 
 def plain(address: str) -> str:
     """An address as others know it: without zone, IPv4 as IPv4."""
-    found = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped:
-        return str(found.ipv4_mapped)
-    return str(found)
+    return str(unmapped(ipaddress.ip_address(address.partition("%")[0])))

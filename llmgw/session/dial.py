@@ -16,8 +16,15 @@ from anyio.abc import SocketAttribute
 from anyio.streams.tls import TLSStream
 
 from llmgw.aio import first
+from llmgw.config.address import Address, masked
 from llmgw.errors import TlsError, Unreachable
-from llmgw.session.address import Address, parse, plain
+from llmgw.session.address import (
+    authority,
+    credentials,
+    lookup_name,
+    plain,
+    take_apart,
+)
 from llmgw.session.http import Connection
 from llmgw.tls import Certificates, explain
 
@@ -105,13 +112,14 @@ class Dialer:
 
     async def dial(self, server: str) -> Connection:
         """Unreachable, with the reason, if there is none within the limit."""
-        address = parse(server)
+        address = take_apart(server)
+        where = masked(server)
         doing = ["finding its address"]
         try:
             with anyio.fail_after(self._limit):
                 stream = await self._connect(address, doing)
                 try:
-                    local, peer = self._ends(stream, server)
+                    local, peer = self._ends(stream, where)
                     doing.append("the TLS handshake")
                     secured = await self._secure(stream, address)
                 except BaseException:
@@ -119,26 +127,27 @@ class Dialer:
                     raise
         except TimeoutError as error:
             raise Unreachable(
-                f"no answer in {self._limit:g} s ({doing[-1]})", where=server
+                f"no answer in {self._limit:g} s ({doing[-1]})", where=where
             ) from error
         return Connection(
             secured,
-            where=server,
-            authority=address.authority,
-            path=address.path,
+            where=where,
+            authority=authority(address),
+            credentials=credentials(address),
+            path=address.path.rstrip("/"),
             local=local,
             peer=peer,
-            explain=functools.partial(self._explain, server),
-            mute=MUTE_TLS if address.tls else MUTE_PLAIN,
+            explain=functools.partial(self._explain, where),
+            mute=MUTE_TLS if address.secure else MUTE_PLAIN,
         )
 
     async def _connect(
         self, address: Address, doing: list[str]
     ) -> anyio.abc.SocketStream:
         try:
-            found = await self._resolver.addresses(address.host, address.port)
+            found = await self._resolver.addresses(lookup_name(address), address.port)
         except Unreachable as error:
-            raise Unreachable(error.what, where=address.url) from error
+            raise Unreachable(error.what, where=masked(address.text)) from error
         doing.append(f"connecting to {', '.join(plain(host) for host in found)}")
         reasons: list[str] = []
 
@@ -160,7 +169,9 @@ class Dialer:
             discard=anyio.aclose_forcefully,
         )
         if stream is None:
-            raise Unreachable("; ".join(dict.fromkeys(reasons)), where=address.url)
+            raise Unreachable(
+                "; ".join(dict.fromkeys(reasons)), where=masked(address.text)
+            )
         return stream
 
     def _ends(
@@ -188,27 +199,27 @@ class Dialer:
     async def _secure(
         self, stream: anyio.abc.SocketStream, address: Address
     ) -> anyio.abc.ByteStream:
-        if not address.tls:
+        if not address.secure:
             return stream
         if self._certificates is None:
             raise Unreachable(
-                "is https:// and tls is not configured", where=address.url
+                "is https:// and tls is not configured", where=masked(address.text)
             )
         try:
             context = await self._certificates.fresh()
             return await TLSStream.wrap(
                 stream,
-                hostname=self._certificates.server_name or address.server_name,
+                hostname=self._certificates.server_name or address.host,
                 ssl_context=context,
                 standard_compatible=False,
             )
         except TlsError as error:
             raise Unreachable(error.what, where=error.where, fix=error.fix) from error
         except ssl.SSLError as error:
-            raise self._explain(address.url, error) from error
+            raise self._explain(masked(address.text), error) from error
         except (OSError, anyio.EndOfStream, anyio.BrokenResourceError) as error:
             what = f"closed the connection during the TLS handshake: {MUTE_TLS}"
-            raise Unreachable(what, where=address.url) from error
+            raise Unreachable(what, where=masked(address.text)) from error
 
     def _explain(self, server: str, error: ssl.SSLError) -> Unreachable:
         what, fix = explain(error)

@@ -62,6 +62,7 @@ class Connection:
         *,
         where: str,
         authority: str,
+        credentials: tuple[tuple[str, str], ...],
         path: str,
         local: str,
         peer: tuple[object, ...],
@@ -74,7 +75,11 @@ class Connection:
         self.date: float | None = None  # the other side's clock, as last told
         self._stream = stream
         self._path = path
-        self._headers = [("host", authority), ("user-agent", "llmgw-agent")]
+        self._headers = [
+            ("host", authority),
+            ("user-agent", "llmgw-agent"),
+            *credentials,
+        ]
         self._explain = explain
         self._mute = mute  # what it may mean if not one byte ever comes
         self._http = h11.Connection(h11.CLIENT)

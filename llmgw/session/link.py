@@ -26,8 +26,9 @@ from anyio.abc import TaskStatus
 from llmgw.aio import Latest, first
 from llmgw.backoff import delays, jittered
 from llmgw.config import keys
+from llmgw.config.address import masked
 from llmgw.errors import Refused, SessionError, Unreachable
-from llmgw.session import rules
+from llmgw.session import route, rules
 from llmgw.session.address import plain
 from llmgw.session.dial import Dialer, Resolver
 from llmgw.session.events import Events
@@ -222,9 +223,13 @@ class Link:
     async def _register(self, server: str, connection: Connection) -> Opened:
         node, identity, memory = self._node, self._identity, self._memory
         mgmt_addr = identity.mgmt_addr or plain(connection.local)
-        mgmt_interface = identity.mgmt_interface or await anyio.to_thread.run_sync(
-            node.interface, connection.local
-        )
+        # Before it is told: what changes from now on is a change.
+        way = await route.source(connection.peer, node.interface)
+        mgmt_interface = identity.mgmt_interface or way[1]
+        if way[0] != connection.local and identity.mgmt_interface is None:
+            mgmt_interface = await anyio.to_thread.run_sync(
+                node.interface, connection.local
+            )
         statuses = node.statuses()
         register = Register(
             node_id=identity.node_id,
@@ -241,12 +246,12 @@ class Link:
             draining=node.draining,
             replicas=statuses,
         )
-        with within(REGISTER_LIMIT, "/v1/register", server):
+        with within(REGISTER_LIMIT, "/v1/register", connection.where):
             registered = await connection.ask(
                 "POST", "/v1/register", register, Registered
             )
         if not rules.may_lead(registered.epoch, memory.epoch):
-            await memory.accept(registered.epoch, where=server)  # raises
+            await memory.accept(registered.epoch, where=connection.where)  # raises
         return Opened(
             server,
             connection,
@@ -255,15 +260,15 @@ class Link:
             register.facts_hash,
             mgmt_addr,
             mgmt_interface,
+            way,
         )
 
     def _pass_over(self, server: str, error: SessionError) -> None:
         """Remember why, and what it means for the next time."""
-        said = str(error).removeprefix(f"{server}: ").partition("\n")[0]
-        known = self.status.value.tried
-        level = logging.DEBUG if known.get(server) == said else logging.INFO
+        shown, known = masked(server), self.status.value.tried
+        level = logging.DEBUG if known.get(shown) == error.what else logging.INFO
         log.log(level, "control plane passed over %s", error)
-        self._tell(tried={**known, server: said})
+        self._tell(tried={**known, shown: error.what})
         if not isinstance(error, Refused):
             self._memory.failed(server)
             return
@@ -298,7 +303,7 @@ class Link:
     async def _settle(self, opened: Opened, session: Session) -> None:
         registered = opened.registered
         # First on disk: what is done in the name of an epoch is never before it.
-        await self._memory.accept(registered.epoch, where=opened.server)
+        await self._memory.accept(registered.epoch, where=opened.connection.where)
         if registered.servers is not None:
             await self._memory.learn(registered.servers)
         await self._memory.drop_failed(but=opened.server)
@@ -308,7 +313,7 @@ class Link:
         self._note_address(opened.mgmt_addr)
         self._tell(
             state="connected",
-            server=opened.server,
+            server=masked(opened.server),
             session=registered.session,
             epoch=registered.epoch,
             mgmt_addr=opened.mgmt_addr,
@@ -320,7 +325,7 @@ class Link:
         )
         log.info(
             "session opened server=%s epoch=%d mgmt_addr=%s",
-            opened.server,
+            masked(opened.server),
             registered.epoch,
             opened.mgmt_addr,
         )
@@ -364,7 +369,7 @@ class Link:
         if present is None:
             raise Unreachable("no control plane to ask: the link is down")
         session = present.registered.session
-        with within(PROBE_LIMIT, "/v1/probe", present.server):
+        with within(PROBE_LIMIT, "/v1/probe", present.connection.where):
             return await self._ask(
                 present.server,
                 f"/v1/probe?session={session}",

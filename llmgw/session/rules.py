@@ -4,10 +4,10 @@ The rules are those of docs/protocol.md, section "The session".
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from urllib.parse import urlsplit
 
 import msgspec
 
+from llmgw.config.address import Address, Complaint, parse
 from llmgw.wire import MAX_LINE, ReplicaStatus
 
 # The control plane may ask for another pace, within these.
@@ -80,22 +80,19 @@ def learnable(
     named: Iterable[str], configured: Collection[str], *, tls: bool
 ) -> tuple[str, ...]:
     """What to keep of the servers that a control plane names, in its order."""
-    scheme = "https" if tls else "http"
     return tuple(
         dict.fromkeys(
             server
             for server in named
-            if server not in configured and is_server(server, scheme)
+            if is_server(server, tls=tls)
+            and not any(same_server(server, one) for one in configured)
         )
     )
 
 
-def is_server(server: str, scheme: str) -> bool:
-    try:
-        parts = urlsplit(server)
-        return parts.scheme == scheme and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return False
+def is_server(server: str, *, tls: bool) -> bool:
+    scheme = "https://" if tls else "http://"
+    return server.startswith(scheme) and isinstance(parse(server), Address)
 
 
 def changed(
@@ -166,16 +163,10 @@ class Round:
 
 def same_server(one: str, other: str) -> bool:
     """Spelled otherwise, but the same door: case, default port, trailing slash."""
-    try:
-        return _door(one) == _door(other)
-    except ValueError:
+    first, second = parse(one), parse(other)
+    if isinstance(first, Complaint) or isinstance(second, Complaint):
         return False
-
-
-def _door(server: str) -> tuple[str, str | None, int, str]:
-    parts = urlsplit(server)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    return parts.scheme, parts.hostname, port, parts.path.rstrip("/")
+    return first.key == second.key
 
 
 def pause(

@@ -12,6 +12,7 @@ import msgspec
 
 from llmgw.aio import Latest, race
 from llmgw.backoff import jittered
+from llmgw.config.address import masked
 from llmgw.errors import LlmgwError, Refused, SessionError, Unreachable
 from llmgw.session import route, rules
 from llmgw.session.dial import Dialer
@@ -59,6 +60,7 @@ class Opened(msgspec.Struct, frozen=True):
     facts_hash: str
     mgmt_addr: str
     mgmt_interface: str | None
+    way: route.Way
 
 
 class Shared(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,6 +88,7 @@ class Session:
     def __init__(self, opened: Opened, shared: Shared, written_beat: float) -> None:
         registered = opened.registered
         self.server = opened.server
+        self._where = opened.connection.where
         self.acked = False
         self.beat = rules.heartbeat(registered.heartbeat_s, written_beat)
         self.lease = rules.lease(registered.lease_s, self.beat)
@@ -137,10 +140,10 @@ class Session:
         connection = await self._with.dialer.dial(self.server)
         try:
             target = f"/v1/desired?{self._target}&have={self._have()}"
-            with within(self.silence, "the stream", self.server):
+            with within(self.silence, "the stream", self._where):
                 lines = await connection.lines(target, self._max_line)
             while True:
-                with within(self.silence, "the stream", self.server):
+                with within(self.silence, "the stream", self._where):
                     line = await lines.next()
                 await self._obey(line)
         finally:
@@ -163,14 +166,14 @@ class Session:
             message = decode_line(line)
         except ValueError as error:
             raise Unreachable(
-                f"sends a line that is no message: {error}", where=self.server
+                f"sends a line that is no message: {error}", where=self._where
             ) from error
         match message:
             case Snapshot():
                 await self._take(message, line)
             case Bye(reason=reason, leader=leader):
                 what = f"says goodbye: {reason}"
-                raise Refused(what, where=self.server, code="bye", leader=leader)
+                raise Refused(what, where=self._where, code="bye", leader=leader)
             case Ask():
                 self._queue(message)
             case _:  # a ping, or what a newer control plane says
@@ -178,7 +181,7 @@ class Session:
 
     async def _take(self, snapshot: Snapshot, line: bytes) -> None:
         with_ = self._with
-        await with_.memory.accept(snapshot.epoch, where=self.server)
+        await with_.memory.accept(snapshot.epoch, where=self._where)
         if not snapshot.complete:
             log.info("incomplete snapshot ignored rev=%d", snapshot.rev)
             return
@@ -191,7 +194,7 @@ class Session:
                     severity="error",
                     what=f"the desired state rev {snapshot.rev} is refused whole: "
                     f"{error}",
-                    where=self.server,
+                    where=self._where,
                 )
             )
             return
@@ -285,7 +288,7 @@ class Session:
         """One try, over a new connection if the last broke; its answer in time."""
         try:
             patience = rules.patience(self.lease, self.beat)
-            with within(patience, "a heartbeat", self.server):
+            with within(patience, "a heartbeat", self._where):
                 if self._beating is None:
                     self._beating = await self._with.dialer.dial(self.server)
                 ack = await self._beating.ask(
@@ -301,7 +304,7 @@ class Session:
         return ack
 
     async def _note(self, ack: HeartbeatAck, facts_hash: str) -> None:
-        await self._with.memory.accept(ack.epoch, where=self.server)
+        await self._with.memory.accept(ack.epoch, where=self._where)
         if ack.heartbeat_s is not None:
             self.beat = rules.heartbeat(ack.heartbeat_s, self._written_beat)
             self.lease = max(self.lease, rules.lease(None, self.beat))
@@ -325,7 +328,7 @@ class Session:
             Problem(
                 code="clock_skew",
                 severity="warning",
-                what=f"this machine's clock is {way} that of {self.server}",
+                what=f"this machine's clock is {way} that of {self._where}",
                 fix="have both follow a time server: certificates depend on it",
             )
         )
@@ -384,7 +387,7 @@ class Session:
     ) -> Answer:
         """Over a connection of its own, that no heartbeat waits behind."""
         try:
-            with within(SIDE_LIMIT, target.partition("?")[0], self.server):
+            with within(SIDE_LIMIT, target.partition("?")[0], self._where):
                 if self._side is None:
                     self._side = await self._with.dialer.dial(self.server)
                 return await self._side.request(method, target, body, headers)
@@ -402,7 +405,7 @@ class Session:
         if self._with.fixed_address:
             await anyio.sleep_forever()
         peer = self._opened.connection.peer
-        at_first = await route.source(peer, self._with.node.interface)
+        at_first = self._opened.way
         candidate, readings = at_first, 0
         while True:
             await anyio.sleep(self.beat)
@@ -413,7 +416,7 @@ class Session:
                 raise SessionError(
                     f"this node is now {now[0]} on {now[1]}, "
                     f"was {at_first[0]} on {at_first[1]}",
-                    where=self.server,
+                    where=self._where,
                 )
 
     async def _look_back(self) -> None:
@@ -426,8 +429,8 @@ class Session:
             for server in rules.earlier(with_.memory.servers, self.server):
                 if await self._leads(server):
                     raise Refused(
-                        f"{server} leads again and stands before it",
-                        where=self.server,
+                        f"{masked(server)} leads again and stands before it",
+                        where=self._where,
                         code="fail_back",
                         leader=server,
                     )
@@ -438,7 +441,7 @@ class Session:
         except SessionError:
             return False
         try:
-            with within(self.beat, "/v1/leader", server):
+            with within(self.beat, "/v1/leader", connection.where):
                 said = await connection.ask("GET", "/v1/leader", None, Leader)
         except SessionError:
             return False

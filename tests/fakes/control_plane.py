@@ -114,6 +114,7 @@ class ControlPlane:
         tls: ssl.SSLContext | None = None,
         host: str = "127.0.0.1",
         port: int = 0,
+        sock: socket.socket | None = None,
     ) -> None:
         self.epoch = epoch
         self.rev = 1
@@ -133,7 +134,8 @@ class ControlPlane:
         self.mute = False  # hangs up on a bad handshake without the alert
         self._tls = tls
         self._host = host
-        self._port = port
+        self._port = port if sock is None else sock.getsockname()[1]
+        self._sock = sock
         self._news = Latest(0)
         self._scope = anyio.CancelScope()
 
@@ -149,9 +151,7 @@ class ControlPlane:
     async def run(
         self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
     ) -> None:
-        tcp = await anyio.create_tcp_listener(
-            local_host=self._host, local_port=self._port, reuse_port=False
-        )
+        tcp = await self._listen()
         self._port = tcp.extra(SocketAttribute.local_port)
         self._scope = anyio.CancelScope()
         with self._scope:
@@ -159,6 +159,13 @@ class ControlPlane:
                 group.start_soon(tcp.serve, self._serve, group)
                 task_status.started()
                 await anyio.sleep_forever()
+
+    async def _listen(self) -> anyio.abc.Listener[anyio.abc.SocketStream]:
+        if self._sock is not None:
+            return await anyio.abc.SocketListener.from_socket(self._sock)
+        return await anyio.create_tcp_listener(
+            local_host=self._host, local_port=self._port, reuse_port=False
+        )
 
     def die(self) -> None:
         """As by SIGKILL: the port closed and every connection ended."""
