@@ -26,3 +26,33 @@ class Budget:
             # a burst after every pause.
             self._free_at = max(self._free_at, now - 0.1) + count / self.rate
             return max(0.0, self._free_at - now)
+
+
+class Quiet:
+    """The part of the day in which nothing is fetched, `22:00-06:00` say.
+
+    The one place where the wall clock decides something here: people mean theirs.
+    """
+
+    def __init__(
+        self, hours: str, *, clock: Callable[[], time.struct_time] = time.localtime
+    ) -> None:
+        self._hours = hours
+        first, _, last = hours.partition("-")
+        self._first, self._last = _minutes(first), _minutes(last)
+        self._clock = clock
+
+    def holds(self) -> bool:
+        now = self._clock()
+        minute = now.tm_hour * 60 + now.tm_min
+        if self._first <= self._last:
+            return self._first <= minute < self._last
+        return minute >= self._first or minute < self._last
+
+    def __str__(self) -> str:
+        return f"the quiet hours {self._hours}"
+
+
+def _minutes(text: str) -> int:
+    hours, _, minutes = text.partition(":")
+    return int(hours) * 60 + int(minutes)

@@ -1,12 +1,48 @@
-"""The folder that weights are fetched into, and what lies complete in it."""
+"""The folder that weights are fetched into, what lies complete in it, and what may go.
+
+Nothing leaves that a replica uses, a process has open or a person pinned; nothing
+outside the cache is ever touched; and nothing goes at all unless it is allowed
+(`weights.cache_limit`) or a person says so.
+"""
 
 import os
-from collections.abc import Sequence
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import msgspec
+from msgspec import Struct
+
+from llmgw import files
 from llmgw.errors import WeightsError
+from llmgw.weights import marker
+from llmgw.weights.parts import WORK
 
 DEFAULT = Path("/var/lib/llmgw-weights")
+PIN = ".llmgw-pinned"
+USED = ".llmgw-used"
+# What a node holds it says again now and then. One that is gone for good does not,
+# and must not keep a shared cache full for ever.
+HOLD_LASTS = 30 * 24 * 3600.0
+
+
+class Held(Struct, frozen=True, kw_only=True):
+    """What the replicas of one node use, as folders below the cache."""
+
+    folders: tuple[str, ...]
+
+
+class Item(Struct, frozen=True, kw_only=True):
+    """Weights that lie complete. *used_s_ago* by the file system's own clock."""
+
+    folder: str
+    sources: tuple[str, ...]
+    size: int
+    files: int
+    used_s_ago: float
+    pinned: bool
+    in_use: str = ""
 
 
 def choose(weights_cache: Path | None, model_dirs: Sequence[Path]) -> Path:
@@ -36,3 +72,142 @@ def _takes_files(folder: Path) -> bool:
         nearest = nearest.parent
     # As root, access(2) says yes to whatever mode; a read-only mount it does notice.
     return os.access(nearest, os.W_OK | os.X_OK)
+
+
+class Cache:
+    """What lies complete below *root*."""
+
+    def __init__(
+        self, root: Path, *, open_files: Callable[[Path], set[str]] | None = None
+    ) -> None:
+        self.root = root
+        self._open_files = open_files or open_below
+
+    def items(self) -> list[Item]:
+        """The least recently used first."""
+        now = self._now()
+        held = self._held(now)
+        opened = self._open_files(self.root)
+        found: list[Item] = []
+        for folder in self._folders():
+            known = marker.read(folder)
+            below = str(folder.relative_to(self.root))
+            reason = "a replica uses it" if below in held else ""
+            if any(str(folder / name) in opened for name in known.files):
+                reason = "a process has it open"
+            used = _mtime(folder / USED) or _mtime(folder / marker.NAME) or now
+            found.append(
+                Item(
+                    folder=below,
+                    sources=tuple(sorted(known.sources)),
+                    size=sum(entry.size for entry in known.files.values()),
+                    files=len(known.files),
+                    used_s_ago=max(0.0, now - used),
+                    pinned=(folder / PIN).exists(),
+                    in_use=reason,
+                )
+            )
+        return sorted(found, key=lambda item: -item.used_s_ago)
+
+    def _folders(self) -> Iterator[Path]:
+        for top in ("hf", "https", "http", "file"):
+            # Links are not followed: they may lead out of the cache.
+            for path, _, names in os.walk(self.root / top):
+                if marker.NAME in names:
+                    yield Path(path)
+
+    def find(self, name: str) -> list[Item]:
+        """What *name* means: a source as it was asked for, or a folder of the list."""
+        return [i for i in self.items() if name == i.folder or name in i.sources]
+
+    def evict(self, item: Item) -> None:
+        """Remove it. WeightsError if it is pinned or used."""
+        why = "is pinned" if item.pinned else item.in_use
+        if why:
+            raise WeightsError(why, where=str(self.root / item.folder))
+        folder = self.root / item.folder
+        # The marker goes first: a folder half removed is not taken for whole.
+        (folder / marker.NAME).unlink(missing_ok=True)
+        files.sync_folder(folder)
+        shutil.rmtree(folder)
+        for parent in folder.parents:
+            if parent == self.root or any(parent.iterdir()):
+                break
+            parent.rmdir()
+
+    def make_room(self, needed: int) -> int:
+        """Evict what was not used for longest until *needed* bytes are freed."""
+        freed = 0
+        for item in self.items():
+            if freed >= needed:
+                break
+            if not (item.pinned or item.in_use):
+                self.evict(item)
+                freed += item.size
+        return freed
+
+    def pin(self, item: Item) -> None:
+        (self.root / item.folder / PIN).touch()
+
+    def unpin(self, item: Item) -> None:
+        (self.root / item.folder / PIN).unlink(missing_ok=True)
+
+    def used(self, folder: Path) -> None:
+        """Note that *folder* was asked for now."""
+        try:
+            (folder / USED).touch()
+        except OSError:
+            pass  # a cache that is only read keeps no account
+
+    def hold(self, node: str, folders: Sequence[str]) -> None:
+        """Say what the replicas of *node* use: all of it, every time."""
+        holds = self.root / WORK / "holds"
+        holds.mkdir(parents=True, exist_ok=True)
+        content = msgspec.json.encode(Held(folders=tuple(folders)))
+        files.replace(holds / f"{node}.json", content)
+
+    def _held(self, now: float) -> set[str]:
+        found: set[str] = set()
+        for path in (self.root / WORK / "holds").glob("*.json"):
+            if now - (_mtime(path) or now) > HOLD_LASTS:
+                continue
+            try:
+                found |= set(msgspec.json.decode(path.read_bytes(), type=Held).folders)
+            except (FileNotFoundError, msgspec.DecodeError):
+                continue
+        return found
+
+    def _now(self) -> float:
+        """The time by the clock that stamps files here: a server's, on NFS."""
+        try:
+            (self.root / WORK).mkdir(exist_ok=True)
+            clock = self.root / WORK / "clock"
+            clock.touch()
+            return clock.stat().st_mtime
+        except OSError:
+            return time.time()
+
+
+def open_below(root: Path) -> set[str]:
+    """Files below *root* that a process of this machine has open or mapped."""
+    found: set[str] = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            for line in (process / "maps").read_text().splitlines():
+                path = line.partition(" /")[2]
+                if path and ("/" + path).startswith(f"{root}/"):
+                    found.add("/" + path)
+            for handle in (process / "fd").iterdir():
+                path = str(handle.readlink())
+                if path.startswith(f"{root}/"):
+                    found.add(path)
+        except OSError:
+            continue  # it has ended, or is another user's
+    return found
+
+
+def _mtime(path: Path) -> float | None:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return None

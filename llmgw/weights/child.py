@@ -13,7 +13,7 @@ import threading
 from contextlib import suppress
 
 from llmgw.errors import WeightsError
-from llmgw.weights.budget import Budget
+from llmgw.weights.budget import Budget, Quiet
 from llmgw.weights.claim import me
 from llmgw.weights.faults import Cancelled
 from llmgw.weights.job import Job
@@ -45,7 +45,12 @@ class Desk:
         self._lock = threading.Lock()
         self._jobs: dict[int, Job] = {}
         self._owner = me()
-        self._pool = Pool(begin.settings.connections, Budget(begin.settings.rate_limit))
+        settings = begin.settings
+        self._pool = Pool(
+            settings.connections,
+            Budget(settings.rate_limit),
+            Quiet(settings.quiet_hours) if settings.quiet_hours else None,
+        )
         self._latest: dict[int, Progress] = {}
 
     def fetch(self, wish: Fetch) -> None:

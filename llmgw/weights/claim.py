@@ -22,10 +22,6 @@ from msgspec import Struct
 
 from llmgw.weights.journal import boot_id
 
-BEAT = 2.0
-# Ten missed beats: an NFS server that fails over takes some twenty seconds.
-SILENCE = 20.0
-
 
 class Owner(Struct, frozen=True, kw_only=True):
     """A process, so that another on the same machine can tell whether it lives."""
@@ -39,10 +35,14 @@ class Owner(Struct, frozen=True, kw_only=True):
 
 
 class Claim(Struct, frozen=True, kw_only=True):
+    """*done* of *total* bytes; *reserved* once there is room for all of them."""
+
     owner: Owner
+    key: str
     beat: int = 0
     total: int = 0
     done: int = 0
+    reserved: bool = False
 
 
 def me() -> Owner:
@@ -82,9 +82,14 @@ class Claims:
     """The claims in *folder*, which all who share the cache see."""
 
     def __init__(
-        self, folder: Path, *, clock: Callable[[], float] = time.monotonic
+        self,
+        folder: Path,
+        silence: float,
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.folder = folder
+        self.silence = silence
         self._clock = clock
         self._seen: dict[str, tuple[Claim, float]] = {}
 
@@ -93,7 +98,7 @@ class Claims:
         path = self.folder / key / "claim"
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.with_name(f"{owner.nonce}.claim")
-        beside.write_bytes(msgspec.json.encode(Claim(owner=owner)))
+        beside.write_bytes(msgspec.json.encode(Claim(owner=owner, key=key)))
         try:
             return None if self._take(key, path, beside) else self.read(key)
         finally:
@@ -121,7 +126,7 @@ class Claims:
             # Their clock is not asked: what counts is that the number moves.
             self._seen[key] = (found, now)
             return False
-        return now - before[1] > SILENCE
+        return now - before[1] > self.silence
 
     def _break(self, path: Path, beside: Path) -> None:
         """Move the dead one's claim away. Of several who try, one succeeds."""
@@ -139,8 +144,9 @@ class Claims:
         except (FileNotFoundError, msgspec.DecodeError):
             return None
 
-    def beat(self, key: str, claim: Claim) -> bool:
+    def beat(self, claim: Claim) -> bool:
         """Say that its owner lives; False if the claim is another's by now."""
+        key = claim.key
         found = self.read(key)
         if found is None or found.owner.nonce != claim.owner.nonce:
             return False
@@ -162,4 +168,4 @@ class Claims:
     def all(self) -> list[Claim]:
         """Every claim whose owner is not known to be gone."""
         found = [self.read(path.parent.name) for path in self.folder.glob("*/claim")]
-        return [c for c in found if c is not None and not is_dead(c.owner)]
+        return [c for c in found if c is not None and not self._is_over(c.key, c)]

@@ -7,13 +7,22 @@ from pathlib import Path
 from llmgw.weights import marker
 from llmgw.weights.hub import matching
 from llmgw.weights.plan import name_of, refs
-from llmgw.weights.sources import GLOB, Hub, Local, Source, Web, file_name, place
+from llmgw.weights.sources import (
+    GLOB,
+    Hub,
+    Local,
+    Source,
+    Web,
+    file_name,
+    masked,
+    place,
+)
 
 _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.\w+)$")
 
 
 def answer(folder: Path, names: Sequence[str]) -> Path:
-    """What an engine is given: the one file, the first of a split one, or the folder."""
+    """What an engine is given: the file, the first of a split one, or the folder."""
     if len(names) == 1:
         return folder / names[0]
     ordered = sorted(names)
@@ -39,9 +48,17 @@ def fetched(source: Source, sha256: str | None, folder: Path) -> Path | None:
     return None if names is None else answer(below, names)
 
 
+def root_of(path: Path) -> Path:
+    """The folder with the marker that *path*, an answer of ours, lies under."""
+    for folder in (path, *path.parents):
+        if (folder / marker.NAME).exists():
+            return folder
+    return path
+
+
 def marker_name(source: Web | Local) -> str:
     from_web = isinstance(source, Web)
-    return marker.shown(source.url) if from_web else f"file://{source.path}"
+    return masked(source.url) if from_web else f"file://{source.path}"
 
 
 def commit_of(source: Hub, folder: Path) -> str | None:
@@ -112,7 +129,9 @@ def _complete(pattern: str, root: Path) -> list[str] | None:
 
 
 def _has_weights(names: Sequence[str]) -> bool:
-    return any(name.endswith((".gguf", ".safetensors", ".bin", ".pt")) for name in names)
+    return any(
+        name.endswith((".gguf", ".safetensors", ".bin", ".pt")) for name in names
+    )
 
 
 def _is_split_short(names: Sequence[str]) -> bool:

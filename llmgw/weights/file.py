@@ -6,22 +6,15 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from llmgw.weights.faults import Again, Cancelled, Changed, Denied, NoRanges
+from llmgw.weights.faults import Again, Changed, Denied, NoRanges
 from llmgw.weights.http import Meta
+from llmgw.weights.hub import git_blob
 from llmgw.weights.journal import Begun, boot_id
 from llmgw.weights.origin import Origin, Reader
 from llmgw.weights.pool import Pool
 from llmgw.weights.stream import Stream
-from llmgw.weights.transfer import (
-    LONGEST_WAIT,
-    PATIENCE,
-    PIECE,
-    Part,
-    Transfer,
-    discard,
-    pause,
-    refusal,
-)
+from llmgw.weights.transfer import PIECE, Part, Transfer, discard, refusal
+from llmgw.weights.waiting import patiently
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +26,8 @@ class Wanted(Struct, frozen=True, kw_only=True):
     origins: tuple[Origin, ...]
     size: int | None = None
     sha256: str | None = None
+    # Git's id of a file that git itself keeps: the hub gives no other digest of it.
+    blob: str | None = None
 
 
 class Got(Struct, frozen=True, kw_only=True):
@@ -67,33 +62,34 @@ def _from(pool: Pool, origin: Origin, wanted: Wanted, part: Path, watch: Watch) 
         meta = _probe(origin, watch)
         _compare(wanted, meta)
         try:
-            if meta.ranges and meta.size:
-                return _in_pieces(pool, origin, meta, wanted, part, watch)
-            return _in_one_go(pool, origin, meta, wanted, part, watch)
-        except NoRanges:
-            return _in_one_go(pool, origin, meta, wanted, part, watch)
+            got = _by_what_it_can(pool, origin, meta, wanted, part, watch)
         except Changed:
             # What is here is of the file as it was. Nothing of it is of any use.
             log.warning("file changed meanwhile, begun anew url=%s", origin)
             discard(part)
+        else:
+            if wanted.blob is not None and git_blob(part, got.size) != wanted.blob:
+                discard(part)
+                raise Denied("is not the file that the hub describes")
+            return got
     raise Again("the file changes faster than it can be fetched")
+
+
+def _by_what_it_can(
+    pool: Pool, origin: Origin, meta: Meta, wanted: Wanted, part: Path, watch: Watch
+) -> Got:
+    if meta.ranges and meta.size:
+        try:
+            return _in_pieces(pool, origin, meta, wanted, part, watch)
+        except NoRanges:
+            log.info("server has no ranges after all url=%s", origin)
+    return _in_one_go(pool, origin, meta, wanted, part, watch)
 
 
 def _probe(origin: Origin, watch: Watch) -> Meta:
     reader = Reader()
-    failures = 0
     try:
-        while True:
-            try:
-                return origin.probe(reader.client)
-            except Again as error:
-                failures += 1
-                if failures > PATIENCE or (error.after or 0) > LONGEST_WAIT:
-                    raise
-                if failures > 1 or error.after:
-                    watch.pause(pause(failures, error.after))
-            if watch.cancelled():
-                raise Cancelled
+        return patiently(lambda: origin.probe(reader.client), watch.pause)
     finally:
         reader.client.close()
 
@@ -151,17 +147,8 @@ def _in_one_go(
         cancelled=watch.cancelled,
         progress=lambda done: watch.progress(wanted.name, done),
     )
-    failures = 0
-    while True:
-        try:
-            found = stream.fetch(has_digest=wanted.sha256 is not None)
-        except Again as error:
-            failures += 1
-            if failures > PATIENCE or (error.after or 0) > LONGEST_WAIT:
-                raise
-            watch.pause(pause(failures + 1, error.after))
-        else:
-            break
+    has_digest = wanted.sha256 is not None
+    found = patiently(lambda: stream.fetch(has_digest=has_digest), watch.pause)
     size = path.stat().st_size
     if wanted.sha256 not in (None, found):
         discard(path)

@@ -82,7 +82,9 @@ def listing(source: Hub, hub: Endpoint) -> tuple[str, tuple[Listed, ...]]:
     """The commit, and the files that match. Again, or Denied with the reason."""
     if proxy_for(hub.url, os.environ) is None:
         # The library reads the same variables, but no networks in NO_PROXY.
-        os.environ["NO_PROXY"] = os.environ["no_proxy"] = urlsplit(hub.url).hostname or ""
+        exempt = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+        exempt = f"{exempt},{urlsplit(hub.url).hostname}"
+        os.environ |= {"NO_PROXY": exempt, "no_proxy": exempt}
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     # Here and not above: an optional library, and most fetches do without it.
@@ -108,7 +110,9 @@ def listing(source: Hub, hub: Endpoint) -> tuple[str, tuple[Listed, ...]]:
     except HfHubHTTPError as error:
         raise _refused(source, error.response.status_code, error) from error
     except _transport_errors() as error:
-        raise Again(f"the hub does not answer: {error or type(error).__name__}") from error
+        raise Again(
+            f"the hub does not answer: {error or type(error).__name__}"
+        ) from error
     return _matching(source, found)
 
 

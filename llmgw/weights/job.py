@@ -1,39 +1,38 @@
 """One source, from what is asked to what lies complete in the cache."""
 
-import hashlib
 import logging
 import threading
-import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 
 from llmgw import files
 from llmgw.errors import WeightsError
-from llmgw.weights import marker
-from llmgw.weights.claim import BEAT, Claim, Claims, Owner, is_dead
+from llmgw.weights import copied, marker
+from llmgw.weights.beating import Beating
+from llmgw.weights.cache import Cache
+from llmgw.weights.claim import Claim, Claims, Owner
 from llmgw.weights.faults import Cancelled
 from llmgw.weights.file import Got, Wanted, Watch, fetch
-from llmgw.weights.http import PUBLIC
+from llmgw.weights.http import Client
 from llmgw.weights.order import Begin
-from llmgw.weights.origin import OnDisk, Server
-from llmgw.weights.pool import Pool
-from llmgw.weights.sources import (
-    Hub,
-    Local,
-    Source,
-    Web,
-    file_name,
-    masked,
-    parse,
-    place,
-    sha256_of,
+from llmgw.weights.parts import (
+    WORK,
+    key_of,
+    part_of,
+    publish,
+    sweep,
+    sweep_all,
+    take_over,
 )
+from llmgw.weights.plan import Plan, Planner, refs
+from llmgw.weights.pool import Pool
+from llmgw.weights.room import Account, Room
+from llmgw.weights.sources import Hub, masked, parse, sha256_of
+from llmgw.weights.verify import known_sha256
 from llmgw.wire import Progress
 
 log = logging.getLogger(__name__)
-
-WORK = ".llmgw-fetch"
 
 
 class Job:
@@ -50,18 +49,16 @@ class Job:
         report: Callable[[Progress], None],
     ) -> None:
         self._begin = begin
-        self._name = masked(source)
-        self._sha256 = sha256_of(digest, self._name)
-        self._source: Source = parse(source, digest)
+        self._shown = masked(source)
+        self._sha256 = sha256_of(digest, self._shown)
+        self._source = parse(source, digest)
         self._pool = pool
         self._owner = owner
         self._report = report
         self._cancelled = threading.Event()
-        self._sizes: dict[str, int] = {}
-        self._done: dict[str, int] = {}
-        self._lock = threading.Lock()
         self._cache = Path(begin.cache)
-        self._claims = Claims(self._cache / WORK)
+        self._claims = Claims(self._cache / WORK, begin.silence)
+        self._account = Account(report)
 
     def cancel(self) -> None:
         self._cancelled.set()
@@ -69,201 +66,152 @@ class Job:
     def run(self) -> Path:
         """Where the weights lie. WeightsError; Cancelled after `cancel`."""
         try:
-            folder = self._folder()
-            names = marker.whole(folder, self._name, self._sha256)
-            if names is None:
-                self._cache.mkdir(parents=True, exist_ok=True)
-                names = self._fetched(folder)
+            return self._there() or self._fetched()
         except OSError as error:
             raise WeightsError(
                 f"cannot be used: {error.strerror}",
                 where=str(error.filename or self._cache),
                 fix="weights_cache must be a folder the agent can write to",
             ) from error
-        return answer(folder, names)
 
-    def _folder(self) -> Path:
+    def _there(self) -> Path | None:
+        """Weights that lie complete somewhere already."""
         if self._begin.flat:
-            return self._cache
-        return self._cache / place(self._source, self._sha256)
+            return None
+        dirs = [self._cache, *map(Path, self._begin.model_dirs)]
+        for folder in dirs:
+            path = copied.fetched(self._source, self._sha256, folder)
+            if path is not None:
+                Cache(self._cache).used(copied.root_of(path))
+                return path
+        for path in copied.candidates(self._source, self._sha256, dirs):
+            if self._sha256 in (None, known_sha256(path, self._cache, self._tell)):
+                return path
+            log.warning("copied file has another digest path=%s", path)
+        return None
 
-    def _fetched(self, folder: Path) -> tuple[str, ...]:
-        """Fetch it, or see another do so."""
-        key = hashlib.sha256(str(folder.relative_to(self._cache)).encode()).hexdigest()[
-            :24
-        ]
+    def _tell(self, what: str, done: int, total: int) -> None:
+        if self._cancelled.is_set():
+            raise Cancelled
+        self._report(Progress(what=what, done=done, total=total))
+
+    def _fetched(self) -> Path:
+        self._pool.wait_until_allowed(self._pause, self._report)
+        client = Client()
+        try:
+            plan = Planner(self._begin.settings, self._pause, client).plan(
+                self._source, self._sha256
+            )
+        finally:
+            client.close()
+        self._cache.mkdir(parents=True, exist_ok=True)
+        folder = self._cache if self._begin.flat else self._cache / plan.folder
+        key = key_of("." if self._begin.flat else str(plan.folder))
         while True:
-            other = self._claims.take(key, self._owner)
-            if other is None:
-                break
-            self._tell_of(other)
-            self._pause(1.0)
-            names = marker.whole(folder, self._name, self._sha256)
+            names = marker.whole(folder, plan.name, self._sha256)
+            if names is None:
+                names = self._claimed(plan, folder, key)
             if names is not None:
-                return names
+                self._remember(plan, folder)
+                return copied.answer(folder, names)
+
+    def _claimed(self, plan: Plan, folder: Path, key: str) -> tuple[str, ...] | None:
+        """The files, fetched; None when another fetches them, or took them from us."""
+        other = self._claims.take(key, self._owner)
+        if other is not None:
+            self._report(
+                Progress(
+                    what=f"fetched by {other.owner.node}, pid {other.owner.pid}",
+                    done=other.done,
+                    total=other.total or None,
+                )
+            )
+            self._pause(0.5)
+            return None
+        beating = Beating(self._claims, Claim(owner=self._owner, key=key))
+        parts = take_over(self._cache / WORK / key, self._owner)
         try:
             # It may have been finished between the look and the claim.
-            names = marker.whole(folder, self._name, self._sha256)
-            if names is not None:
-                return names
-            parts = self._parts(key)
-            try:
-                with _Beating(self._claims, key, self._owner, self._claim):
-                    return self._bring(folder, parts)
-            finally:
-                _sweep(parts)
+            names = marker.whole(folder, plan.name, self._sha256)
+            if names is None:
+                with beating:
+                    names = self._bring(plan, folder, parts, beating)
+                sweep_all(parts.parent)
+        except (Cancelled, FileNotFoundError):
+            if self._cancelled.is_set() or not beating.lost.is_set():
+                raise
+            return None
+        else:
+            return names
         finally:
+            sweep(parts)
             self._claims.give_up(key, self._owner)
 
-    def _tell_of(self, other: Claim) -> None:
-        self._report(
-            Progress(
-                what=f"fetched by {other.owner.node}, pid {other.owner.pid}",
-                done=other.done,
-                total=other.total or None,
-            )
+    def _bring(
+        self, plan: Plan, folder: Path, parts: Path, beating: Beating
+    ) -> tuple[str, ...]:
+        broken = threading.Event()
+
+        def is_over() -> bool:
+            return any(e.is_set() for e in (self._cancelled, beating.lost, broken))
+
+        room = Room(self._begin, self._claims, beating, self._account, self._pause)
+        known = {file.name: file.size for file in plan.files if file.size is not None}
+        if len(known) == len(plan.files):
+            room.reserve(known, parts)
+        watch = Watch(
+            cancelled=is_over,
+            sized=lambda name, size: room.reserve({name: size}, parts),
+            progress=lambda name, done: beating.update(self._account.note(name, done)),
+            pause=self._pause,
         )
+        got: dict[str, Got] = {}
+
+        def one(file: Wanted) -> None:
+            if is_over():
+                raise Cancelled
+            part = part_of(parts, file.name)
+            got[file.name] = fetch(self._pool, file, part, watch)
+            publish(part, folder / file.name)
+
+        with ThreadPoolExecutor(self._begin.settings.connections) as threads:
+            futures = [threads.submit(one, file) for file in plan.files]
+            ended, _ = wait(futures, return_when=FIRST_EXCEPTION)
+            fault = next((f for f in ended if f.exception()), None)
+            if fault is not None:
+                # The first that went wrong is told, and the rest need not go on.
+                broken.set()
+                for future in futures:
+                    future.cancel()
+                fault.result()
+        return _marked(plan, folder, got)
+
+    def _remember(self, plan: Plan, folder: Path) -> None:
+        Cache(self._cache).used(folder)
+        if plan.moving and isinstance(self._source, Hub) and not self._begin.flat:
+            ref = self._cache / refs(self._source) / plan.moving
+            commit = plan.folder.name
+            if not ref.exists() or ref.read_text().strip() != commit:
+                ref.parent.mkdir(parents=True, exist_ok=True)
+                files.replace(ref, commit.encode() + b"\n", mode=0o644)
 
     def _pause(self, seconds: float) -> None:
         if self._cancelled.wait(seconds):
             raise Cancelled
 
-    def _parts(self, key: str) -> Path:
-        """The folder for unfinished files, with what a dead one left in it."""
-        mine = self._cache / WORK / key / self._owner.nonce
-        for folder in (self._cache / WORK / key).iterdir():
-            if folder == mine or not folder.is_dir():
-                continue
-            left_by = marker.owner_of(folder)
-            if left_by is not None and is_dead(left_by) and not mine.exists():
-                folder.rename(mine)
-                log.info("taken over what a dead process left pid=%d", left_by.pid)
-        mine.mkdir(exist_ok=True)
-        marker.sign(mine, self._owner)
-        return mine
 
-    def _bring(self, folder: Path, parts: Path) -> tuple[str, ...]:
-        wanted = self._wanted()
-        watch = Watch(
-            cancelled=self._cancelled.is_set,
-            sized=self._sized,
-            progress=self._progressed,
-            pause=self._pause,
-        )
-        found = marker.read(folder)
-        got: dict[str, Got] = {}
-
-        def one(file: Wanted) -> None:
-            part = parts / (
-                hashlib.sha256(file.name.encode()).hexdigest()[:16] + ".part"
-            )
-            got[file.name] = fetch(self._pool, file, part, watch)
-            publish(part, folder / file.name)
-
-        with ThreadPoolExecutor(self._begin.settings.connections) as threads:
-            # Raises the first that went wrong; the others are told to end.
-            for future in [threads.submit(one, file) for file in wanted]:
-                try:
-                    future.result()
-                except BaseException:
-                    self._cancelled.set()
-                    raise
-        names = tuple(sorted(got))
-        entries = {
-            name: marker.Entry(size=g.size, sha256=g.sha256, validator=g.validator)
-            for name, g in got.items()
-        }
-        marker.write(
-            folder,
-            marker.Marker(
-                files={**found.files, **entries},
-                sources={**found.sources, self._name: names},
-            ),
-        )
-        return names
-
-    def _wanted(self) -> Sequence[Wanted]:
-        match self._source:
-            case Web(url=url):
-                origins = (Server(url, PUBLIC),)
-                name = file_name(self._source)
-                return [Wanted(name=name, origins=origins, sha256=self._sha256)]
-            case Local(path=path):
-                origins = (OnDisk(Path(path)),)
-                name = file_name(self._source)
-                return [Wanted(name=name, origins=origins, sha256=self._sha256)]
-            case Hub():
-                raise WeightsError("hf:// is not built yet", where=self._name)
-
-    def _sized(self, name: str, size: int) -> None:
-        with self._lock:
-            self._sizes[name] = size
-
-    def _progressed(self, name: str, done: int) -> None:
-        with self._lock:
-            self._done[name] = done
-            claim = self._claim()
-        self._report(
-            Progress(what="fetching", done=claim.done, total=claim.total or None)
-        )
-
-    def _claim(self) -> Claim:
-        return Claim(
-            owner=self._owner,
-            beat=int(time.monotonic() * 1000),
-            total=sum(self._sizes.values()),
-            done=sum(self._done.values()),
-        )
-
-
-class _Beating:
-    """Keeps a claim alive while the work is done."""
-
-    def __init__(
-        self, claims: Claims, key: str, owner: Owner, claim: Callable[[], Claim]
-    ) -> None:
-        self._claims = claims
-        self._key = key
-        self._owner = owner
-        self._claim = claim
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="beat", daemon=True)
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _beat(self) -> None:
-        while not self._over.wait(BEAT):
-            try:
-                self._claims.beat(self._key, self._claim())
-            except OSError as error:
-                # A full disk or a server that is away: the claim stands still, and
-                # if that lasts another may take it, which costs bytes only.
-                log.warning("claim not renewed why=%s", error.strerror)
-
-
-def publish(part: Path, path: Path) -> None:
-    """The whole file under its name, at once and for good."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Engines run as other users.
-    part.chmod(0o644)
-    part.replace(path)
-    files.sync_folder(path.parent)
-    part.with_name(part.name + ".journal").unlink(missing_ok=True)
-
-
-def answer(folder: Path, names: tuple[str, ...]) -> Path:
-    """What an engine is given: the one file, or the folder."""
-    return folder / names[0] if len(names) == 1 else folder
-
-
-def _sweep(parts: Path) -> None:
-    """Leave nothing behind but what a next attempt can go on with."""
-    if not any(parts.glob("*.part")):
-        for path in parts.iterdir():
-            path.unlink(missing_ok=True)
-        parts.rmdir()
+def _marked(plan: Plan, folder: Path, got: dict[str, Got]) -> tuple[str, ...]:
+    found = marker.read(folder)
+    names = tuple(sorted(got))
+    entries = {
+        name: marker.Entry(size=g.size, sha256=g.sha256, validator=g.validator)
+        for name, g in got.items()
+    }
+    marker.write(
+        folder,
+        marker.Marker(
+            files={**found.files, **entries},
+            sources={**found.sources, plan.name: names},
+        ),
+    )
+    return names

@@ -34,14 +34,14 @@ class Journal:
         beside = path.with_name(path.name + ".new")
         lines = [msgspec.json.encode(begun)]
         lines += [b"w %d %d" % (n, end) for n, end in enumerate(upto) if end]
-        lines.append(b"s %d" % (len(lines) - 1))
+        self.written = len(lines) - 1
+        lines.append(b"s %d" % self.written)
         with beside.open("wb") as file:
             file.write(b"\n".join(lines) + b"\n")
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-        self.written = len(lines) - 1
 
     def wrote(self, piece: int, upto: int) -> None:
         """The first *upto* bytes of *piece* are in the part file."""

@@ -10,7 +10,6 @@ import msgspec
 from msgspec import Struct
 
 from llmgw import files
-from llmgw.weights.claim import Owner
 
 NAME = "llmgw-complete.json"
 
@@ -77,15 +76,3 @@ def is_as_published(path: Path, entry: Entry) -> bool:
     except OSError:
         return False
     return found.st_size == entry.size
-
-
-def owner_of(folder: Path) -> Owner | None:
-    """Whose unfinished files *folder* holds."""
-    try:
-        return msgspec.json.decode((folder / "owner").read_bytes(), type=Owner)
-    except (FileNotFoundError, msgspec.DecodeError):
-        return None
-
-
-def sign(folder: Path, owner: Owner) -> None:
-    (folder / "owner").write_bytes(msgspec.json.encode(owner))

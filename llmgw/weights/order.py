@@ -15,6 +15,9 @@ class Begin(Struct, frozen=True, kw_only=True, tag="begin"):
     model_dirs: tuple[str, ...] = ()
     # Lay files straight into the cache folder, as `llmgw pull --to` promises.
     flat: bool = False
+    # A claim whose count stands still for so long is taken over. Ten beats: an NFS
+    # server that fails over takes some twenty seconds.
+    silence: float = 20.0
 
 
 class Fetch(Struct, frozen=True, kw_only=True, tag="fetch"):

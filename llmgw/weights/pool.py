@@ -2,16 +2,21 @@
 
 import threading
 import time
+from collections.abc import Callable
 
-from llmgw.weights.budget import Budget
+from llmgw.weights.budget import Budget, Quiet
 from llmgw.weights.origin import Reader
 from llmgw.weights.transfer import BLOCK, Transfer
+from llmgw.wire import Progress
 
 
 class Pool:
     """Up to *connections* threads; each takes a piece, brings it, takes the next."""
 
-    def __init__(self, connections: int, budget: Budget) -> None:
+    def __init__(
+        self, connections: int, budget: Budget, quiet: Quiet | None = None
+    ) -> None:
+        self._quiet = quiet
         self._connections = connections
         self.budget = budget
         self._changed = threading.Condition()
@@ -29,6 +34,14 @@ class Pool:
                     target=self._work, name=f"fetch-{self._threads}", daemon=True
                 ).start()
             self._changed.notify_all()
+
+    def wait_until_allowed(
+        self, pause: Callable[[float], None], report: Callable[[Progress], None]
+    ) -> None:
+        """Return outside quiet hours."""
+        while self._quiet is not None and self._quiet.holds():
+            report(Progress(what=f"waiting for the end of {self._quiet}", done=0))
+            pause(1.0)
 
     def remove(self, transfer: Transfer) -> None:
         with self._changed:
@@ -48,6 +61,10 @@ class Pool:
         since = time.monotonic()
         with self._changed:
             while True:
+                if self._quiet is not None and self._quiet.holds():
+                    reader.client.close()
+                    self._changed.wait(1.0)
+                    continue
                 for number, transfer in enumerate(self._transfers):
                     piece = transfer.take()
                     if piece is not None:

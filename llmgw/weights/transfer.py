@@ -18,12 +18,12 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from llmgw.backoff import delays, jittered
 from llmgw.errors import WeightsError
 from llmgw.weights.budget import Budget
 from llmgw.weights.faults import Again, Cancelled, Denied
 from llmgw.weights.journal import Begun, Journal, read
 from llmgw.weights.origin import Origin, Reader
+from llmgw.weights.waiting import PATIENCE, is_too_long, wait_after
 
 log = logging.getLogger(__name__)
 
@@ -32,9 +32,6 @@ log = logging.getLogger(__name__)
 PIECE = 8 * 1024 * 1024
 BLOCK = 1024 * 1024
 SYNC_EVERY = 256 * 1024 * 1024
-# So many breaks with nothing in between that arrived, and the server is given up.
-PATIENCE = 8
-LONGEST_WAIT = 300.0
 
 
 class Part:
@@ -207,10 +204,11 @@ class Transfer:
         with self._changed:
             self._todo.appendleft(piece)
             self._failures += 1
-            if self._failures > PATIENCE or (error.after or 0) > LONGEST_WAIT:
+            if self._failures >= PATIENCE or is_too_long(error):
                 self.error = self.error or error
-            elif self._failures > 1 or error.after:
-                self.not_before = self._clock() + pause(self._failures, error.after)
+            else:
+                wait = wait_after(self._failures, error.after)
+                self.not_before = self._clock() + wait
             log.info("range broke, asked again url=%s why=%s", self.origin, error.what)
 
     def fail(self, error: Exception) -> None:
@@ -225,7 +223,7 @@ class Transfer:
 
         Raises what any of the threads raised, once none of them works here any more.
         """
-        digest, hashed = hashlib.sha256(), 0
+        digest, hashed, syncing = hashlib.sha256(), 0, None
         block = memoryview(bytearray(BLOCK))
         size = self.part.begun.size
         while hashed < size:
@@ -235,9 +233,30 @@ class Transfer:
                 digest.update(block[:count])
                 hashed += count
             progress(self.done)
+            syncing = self._sync_behind(syncing)
         self._settle()
+        if syncing is not None:
+            syncing.join()
         self.part.sync()
         return digest.hexdigest()
+
+    def _sync_behind(self, before: threading.Thread | None) -> threading.Thread | None:
+        """Have what was written brought to the disk meanwhile, one sync at a time.
+
+        Left to the end it would all be waited for then; and after a power cut it
+        would all be gone.
+        """
+        if not self.part.is_due or (before is not None and before.is_alive()):
+            return before
+        thread = threading.Thread(target=self._sync, name="sync", daemon=True)
+        thread.start()
+        return thread
+
+    def _sync(self) -> None:
+        try:
+            self.part.sync()
+        except OSError as error:
+            self.fail(disk_fault(error, self.part.path))
 
     def _frontier_past(self, hashed: int, progress: Callable[[int], None]) -> int:
         """Wait for a block more than *hashed* in one run from the start."""
@@ -268,16 +287,6 @@ class Transfer:
         with self._changed:
             while self._working:
                 self._changed.wait()
-
-
-def pause(failures: int, after: float | None) -> float:
-    """Seconds before the next attempt: what the server asks for, else ever longer."""
-    if after is not None:
-        return after
-    steps = delays(1.0, 30.0)
-    for _ in range(failures - 2):
-        next(steps)
-    return jittered(next(steps), int.from_bytes(os.urandom(2), "big") / 65536)
 
 
 def disk_fault(error: OSError, path: Path) -> Exception:

@@ -120,7 +120,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             }
             if len(content) >= 1024:
                 sha256 = hashlib.sha256(content).hexdigest()
-                entry["lfs"] = {"sha256": sha256, "size": len(content), "pointerSize": 9}
+                entry["lfs"] = {
+                    "sha256": sha256,
+                    "size": len(content),
+                    "pointerSize": 9,
+                }
             siblings.append(entry)
         self._json(200, {"id": name, "sha": repo.commit, "siblings": siblings})
 

@@ -87,6 +87,8 @@ class File:
     says_sha256: str | None = None
     digests: bool = False
     rate: float | None = None
+    # How many requests a signature in the query is honoured for.
+    good_for: int | None = None
     before_answer: Callable[["Request"], None] | None = None
     faults: list[tuple[Fault, int | None]] = dataclasses.field(
         default_factory=list[tuple[Fault, int | None]]
@@ -179,6 +181,17 @@ class WeightsServer:
         with self._lock:
             self.requests.append(request)
 
+    def has_run_out(self, file: File, request: Request) -> bool:
+        """Whether the signature in the address was used up."""
+        if file.good_for is None:
+            return False
+        with self._lock:
+            uses = sum(
+                (r.path, r.query) == (request.path, request.query)
+                for r in self.requests
+            )
+        return uses > file.good_for
+
     def next_fault(self, file: File, request: Request) -> Fault | None:
         with self._lock:
             for number, (fault, times) in enumerate(file.faults):
@@ -266,6 +279,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         weights.note(request)
         if file.before_answer is not None:
             file.before_answer(request)
+        if weights.has_run_out(file, request):
+            self._plain(403)
+            return
         self._answer(file, request, ranged, weights.next_fault(file, request))
 
     def _range(self, file: File) -> tuple[int, int, bool]:

@@ -1,0 +1,100 @@
+"""The folder of unfinished files, and what a process that is gone left for us in it.
+
+    CACHE/.llmgw-fetch/KEY/claim          who fetches
+    CACHE/.llmgw-fetch/KEY/NONCE/owner    whose inodes these are
+    CACHE/.llmgw-fetch/KEY/NONCE/….part   and its journal
+
+A process writes only below its own nonce.
+"""
+
+import hashlib
+import logging
+import shutil
+from pathlib import Path
+
+import msgspec
+
+from llmgw import files
+from llmgw.weights.claim import Owner, is_dead
+
+log = logging.getLogger(__name__)
+
+WORK = ".llmgw-fetch"
+
+
+def key_of(folder: str) -> str:
+    return hashlib.sha256(folder.encode()).hexdigest()[:24]
+
+
+def part_of(parts: Path, name: str) -> Path:
+    """A name of its own for the unfinished *name*, which may lie folders deep."""
+    return parts / (hashlib.sha256(name.encode()).hexdigest()[:16] + ".part")
+
+
+def take_over(work: Path, owner: Owner) -> Path:
+    """*owner*'s folder in *work*, with what others before it left. Hold the claim."""
+    mine = work / owner.nonce
+    for folder in sorted(work.iterdir()):
+        if folder == mine or not folder.is_dir():
+            continue
+        left_by = _owner_of(folder)
+        if left_by is None or not is_dead(left_by):
+            _copy(folder, mine)
+        elif mine.exists():
+            shutil.rmtree(folder)
+        else:
+            folder.rename(mine)
+            log.info("taken over what a dead process left pid=%d", left_by.pid)
+    mine.mkdir(exist_ok=True)
+    (mine / "owner").write_bytes(msgspec.json.encode(owner))
+    return mine
+
+
+def _copy(folder: Path, mine: Path) -> None:
+    """What another machine has fetched so far, in inodes of our own.
+
+    It went silent, but may only be slow: were its inode ours, it could still write to
+    what we have verified. A copy within the file system costs no network.
+    """
+    for journal in folder.glob("*.part.journal"):
+        part = journal.with_suffix("")
+        if not part.exists() or (mine / part.name).exists():
+            continue
+        mine.mkdir(exist_ok=True)
+        log.info("copied what another left from=%s", folder)
+        try:
+            # The journal first: what it says now, the part has.
+            shutil.copyfile(journal, mine / journal.name)
+            shutil.copyfile(part, mine / part.name)
+        except FileNotFoundError:
+            (mine / journal.name).unlink(missing_ok=True)  # it was finished meanwhile
+
+
+def _owner_of(folder: Path) -> Owner | None:
+    try:
+        return msgspec.json.decode((folder / "owner").read_bytes(), type=Owner)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
+
+
+def publish(part: Path, path: Path) -> None:
+    """The whole file under its name, at once and for good."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Engines run as other users.
+    part.chmod(0o644)
+    part.replace(path)
+    files.sync_folder(path.parent)
+    part.with_name(part.name + ".journal").unlink(missing_ok=True)
+
+
+def sweep(parts: Path) -> None:
+    """Leave nothing behind but what a next attempt can go on with."""
+    if not any(parts.glob("*.part")):
+        shutil.rmtree(parts, ignore_errors=True)
+
+
+def sweep_all(work: Path) -> None:
+    """All that is unfinished here: it lies complete now. The claim stays."""
+    for folder in work.iterdir():
+        if folder.is_dir():
+            shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,117 @@
+"""Room for one job's files, as it learns how long they are, and how far it is."""
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from llmgw.errors import WeightsError
+from llmgw.weights.beating import Beating
+from llmgw.weights.cache import Cache
+from llmgw.weights.claim import Claims
+from llmgw.weights.order import Begin
+from llmgw.weights.parts import part_of
+from llmgw.weights.space import Space, shown
+from llmgw.wire import Progress
+
+
+class Account:
+    """How much of how much, over all files of a job."""
+
+    def __init__(self, report: Callable[[Progress], None]) -> None:
+        self._report = report
+        self._sizes: dict[str, int] = {}
+        self._done: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def size(self, sizes: dict[str, int]) -> int:
+        with self._lock:
+            self._sizes |= sizes
+            return sum(self._sizes.values())
+
+    def note(self, name: str, done: int) -> tuple[int, int]:
+        with self._lock:
+            self._done[name] = done
+            now = sum(self._done.values()), sum(self._sizes.values())
+        self._report(Progress(what="fetching", done=now[0], total=now[1] or None))
+        return now
+
+    def say(self, what: str) -> None:
+        with self._lock:
+            done, total = sum(self._done.values()), sum(self._sizes.values())
+        self._report(Progress(what=what, done=done, total=total or None))
+
+
+class Room:
+    """Waits for room, or says why there will be none."""
+
+    def __init__(
+        self,
+        begin: Begin,
+        claims: Claims,
+        beating: Beating,
+        account: Account,
+        pause: Callable[[float], None],
+    ) -> None:
+        self._limit = begin.settings.cache_limit
+        self._is_flat = begin.flat
+        self._cache = Path(begin.cache)
+        self._space = Space(self._cache, claims)
+        self._account = account
+        self._beating = beating
+        self._pause = pause
+        self._lock = threading.Lock()
+
+    def reserve(self, sizes: dict[str, int], parts: Path) -> None:
+        """Have room for *sizes*, beside what was asked for before."""
+        with self._lock:
+            total = self._account.size(sizes)
+            here = sum(_on_disk(part_of(parts, name)) for name in sizes)
+            needed = max(0, sum(sizes.values()) - here)
+            self._beating.update((total - needed, total))
+            self._keep_limit(needed)
+            while missing := self._space.missing(self._beating.claim, needed):
+                if self._limit is not None and Cache(self._cache).make_room(missing):
+                    continue
+                others = self._space.others(self._beating.claim)
+                if not others:
+                    raise self._space.refusal(missing, needed, self._freeable())
+                self._account.say(
+                    f"waiting for {shown(missing)} of disk, "
+                    f"beside {len(others)} other fetches"
+                )
+                self._pause(1.0)
+            self._beating.reserve()
+
+    def _keep_limit(self, needed: int) -> None:
+        if self._limit is None or self._is_flat:
+            return
+        cache = Cache(self._cache)
+        taken = sum(item.size for item in cache.items())
+        over = taken + needed - self._limit
+        if over > 0 and cache.make_room(over) < over:
+            raise WeightsError(
+                f"{shown(needed)} more would be above weights.cache_limit, "
+                f"{shown(self._limit)}",
+                where=str(self._cache),
+                fix="what is left is pinned or used: `llmgw weights list`",
+                final=False,
+            )
+
+    def _freeable(self) -> str:
+        items = [i for i in Cache(self._cache).items() if not (i.pinned or i.in_use)]
+        if not items:
+            return ""
+        first = items[0]
+        return (
+            f"`llmgw weights evict {first.folder}` frees {shown(first.size)}; "
+            f"all that is unused is {shown(sum(i.size for i in items))}"
+        )
+
+
+def _on_disk(part: Path) -> int:
+    """What *part* takes already: it is as long as the whole file from its start on."""
+    try:
+        return os.stat(part).st_blocks * 512  # noqa: PTH116 -- blocks, as in stat(2)
+    except FileNotFoundError:
+        return 0
