@@ -88,7 +88,9 @@ class Converter:
                 continue
             field = fields[name]
             # Nothing written after the colon: as if the key were not there.
-            if value is None and not field.required:
+            is_text = isinstance(unwrapped(field.type)[0], inspect.StrType)
+            nothing = value is None or (value == "" and is_text)
+            if nothing and not field.required:
                 continue
             converted = self.value(value, field.type, (*path, name), Hints())
             if converted is not UNSET:
@@ -114,8 +116,7 @@ class Converter:
             case inspect.LiteralType():
                 return self._choice(value, inner, path)
             case inspect.StrType():
-                optional = kind is not inner or hints.limits.kind == "path"
-                return self._text(value, path, hints, optional=optional)
+                return self._text(value, path, hints)
             case _:
                 return self._number(value, inner, path, hints)
 
@@ -167,7 +168,7 @@ class Converter:
         fix = f"did you mean {quote(near[0])}?" if near else ""
         return self._wrong(path, value, f"one of {words}", fix)
 
-    def _text(self, value: Any, path: Path, hints: Hints, *, optional: bool) -> Any:
+    def _text(self, value: Any, path: Path, hints: Hints) -> Any:
         if not isinstance(value, str):
             hint = type(value) in (int, float) and not _is_secret(path)
             fix = f'write "{value}"' if hint else ""
@@ -179,8 +180,6 @@ class Converter:
         limits = hints.limits
         if limits.kind is None and limits.pattern is None:
             return value
-        if value == "" and optional and not isinstance(path[-1], int):
-            return UNSET
         return self._checked(value, path, limits)
 
     def _checked(self, value: str, path: Path, limits: Limits) -> Any:

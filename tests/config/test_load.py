@@ -141,6 +141,12 @@ def test_five_faults_are_five_messages_the_originals_first(tmp_path: Path) -> No
             "did you mean cert_file?",
         ),
         (
+            'server = "a"\n[tls]\nkey_file = "/k"\nca_file = "/a"\ncertfile = "/c"',
+            5,
+            "tls.certfile",
+            "did you mean cert_file?",
+        ),
+        (
             'server = "a"\nheartbeatInterval = "5s"',
             2,
             "heartbeatInterval",
@@ -306,6 +312,30 @@ def test_a_secret_is_not_shown_in_what_is_refused(tmp_path: Path) -> None:
     assert "tls is configured but http://admin:***@cp1 is an http:// address" in text
 
 
+def test_a_directory_in_two_spellings_is_one(tmp_path: Path) -> None:
+    """C26: the first spelling stays; `..` may pass through a link and is another."""
+    config = accepted(
+        tmp_path,
+        "server = 'a'\nmodel_dirs = ['/a/', '//a/.', '/b', '/b/../a', '/A']\n"
+        "weights_cache = '/b/'\n",
+    ).config
+
+    assert config.model_dirs == ("/a/", "/b", "/b/../a", "/A")
+    assert config.weights_cache == "/b/"
+
+
+def test_empty_text_counts_as_not_written_where_a_key_may_be_left_out(
+    tmp_path: Path,
+) -> None:
+    """R4, R10, R19."""
+    keys_of_text = ("server", "node_id", "mgmt_addr", "state_dir", "weights_cache")
+    text = "".join(f'{name} = ""\n' for name in keys_of_text)
+
+    config = accepted(tmp_path, f"servers = ['a']\n{text}").config
+
+    assert config == accepted(tmp_path, "servers = ['a']").config
+
+
 def test_only_one_variable_is_read_and_only_for_the_path(tmp_path: Path) -> None:
     assert default_path({"LLMGW_CONFIG": "/x/y.toml"}) == Path("/x/y.toml")
     assert default_path({"LLMGW_SERVERS": "a"}) == Path(DEFAULT_FILE)
@@ -379,6 +409,7 @@ def test_only_one_variable_is_read_and_only_for_the_path(tmp_path: Path) -> None
             "weights.mirrors[0]",
             "needs cert_file and key_file together; missing key_file",
         ),
+        ("weights.mirrors = [{ url = '' }]", "weights.mirrors[0].url", "is empty"),
         ("server = 5", "server", "must be text in quotes, not 5"),
     ],
 )

@@ -119,6 +119,7 @@ def test_loopback_needs_no_tls() -> None:
     [
         ("http://u:p@h", "http://u:***@h"),
         ("u:p/w@h", "u:***@h"),
+        ("u:p@ss@h", "u:***@h"),
         ("token@h", "***@h"),
         ("http://h/a@b", "http://***@b"),
         ("h:80/x", "h:80/x"),
