@@ -2,7 +2,7 @@
 PY := .venv/bin/python
 JOBS ?= 2
 
-.PHONY: help demo test lint generate bench fuzz clean lock
+.PHONY: help demo test lint generate vm-lite bench fuzz clean lock
 help:  ## show this
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
@@ -30,6 +30,10 @@ generate: .venv/.dev  ## write what is made from config.py: the schema, the docs
 	$(PY) -m llmgw schema --format json-schema > nixos-module/schema.json
 	$(PY) -m llmgw schema --format markdown > docs/configuration.md
 	$(PY) -m llmgw schema --format example-toml > docs/agent.example.toml
+	$(PY) packaging/generate.py
+
+vm-lite:  ## the VM tests on systemd-nspawn guests, as root; TESTS='failover adoption' for some
+	python3 vm-tests/lite $(TESTS)
 
 bench: .venv/.dev  ## speed and memory, as ratios in one run
 	$(PY) -m tests.bench

@@ -43,6 +43,16 @@ python.buildPythonApplication {
     rich
   ];
 
+  # The last step before an engine, as a program: one argument is all that a #! line can carry.
+  postInstall = ''
+    mkdir -p $out/libexec
+    {
+      echo '#!${python.python.interpreter} -IS'
+      cat $out/${python.python.sitePackages}/llmgw/supervisor/exec.py
+    } > $out/libexec/llmgw-exec
+    chmod +x $out/libexec/llmgw-exec
+  '';
+
   nativeCheckInputs = with python; [
     blockbuster
     hypothesis

@@ -90,7 +90,8 @@ in
         unitConfig.StartLimitIntervalSec = 0; # when to try again is the agent's to say
         serviceConfig = {
           Type = "exec";
-          ExecStart = "${lib.getExe cfg.package} exec-engine /run/llmgw/engines/%i/launch.json";
+          # a step of 9 ms that reads what the agent wrote, sets limits, and becomes the engine
+          ExecStart = "${cfg.package}/libexec/llmgw-exec ${cfg.settings.state_dir}/run/%i/launch";
           User = "llmgw";
           Group = "llmgw";
           Restart = "no";
@@ -101,21 +102,25 @@ in
           TasksMax = "infinity";
           LimitNOFILE = 1048576;
           LimitMEMLOCK = "infinity";
-          NoNewPrivileges = true;
+          # As the agent's, less what engines do not need; the same exceptions for the same reasons (service.nix).
           CapabilityBoundingSet = [ "" ];
+          NoNewPrivileges = true;
           LockPersonality = true;
           ProtectSystem = "strict";
           ProtectHome = true;
           ProtectClock = true;
+          ProtectControlGroups = true;
           ProtectHostname = true;
           ProtectKernelLogs = true;
           ProtectKernelModules = true;
           ProtectKernelTunables = true;
+          RestrictNamespaces = true;
           RestrictRealtime = true;
           RestrictSUIDSGID = true;
+          SystemCallArchitectures = "native";
           RemoveIPC = false;
           UMask = "0027";
-          ReadWritePaths = [ "/var/lib/llmgw" "/run/llmgw" ];
+          ReadWritePaths = [ cfg.settings.state_dir ];
         };
       };
     })

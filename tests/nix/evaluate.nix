@@ -30,7 +30,7 @@ in
     refused = map (a: a.message) (lib.filter (a: !a.assertion) cfg.assertions);
     warnings = cfg.warnings or [ ];
     inherit (cfg.services.llmgw-agent) credentials;
-    file = (cfg.services.llmgw-agent.configFile.about.passthru or cfg.services.llmgw-agent.configFile.about).value;
+    file = cfg.services.llmgw-agent.configFile.value;
     checkedBy = cfg.services.llmgw-agent.configFile.script or null;
     units = cfg.systemd.services;
     paths = cfg.systemd.paths or { };

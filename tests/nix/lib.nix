@@ -24,6 +24,7 @@ let
     toList = x: if isList x then x else [ x ];
     filterAttrs = keep: set: removeAttrs set (filter (name: !keep name set.${name}) (attrNames set));
     mapAttrsToList = f: set: map (name: f name set.${name}) (attrNames set);
+    inherit listToAttrs;
     mapAttrs' = f: set: listToAttrs (mapAttrsToList f set);
     nameValuePair = name: value: { inherit name value; };
     genAttrs = names: f: listToAttrs (map (name: { inherit name; value = f name; }) names);
@@ -35,6 +36,7 @@ let
     concatMapStrings = f: xs: concatStringsSep "" (map f xs);
     concatMapStringsSep = sep: f: xs: concatStringsSep sep (map f xs);
     concatStrings = concatStringsSep "";
+    hasInfix = part: text: length (split (replaceStrings [ "." "[" "]" ] [ "\\." "\\[" "\\]" ] part) text) > 1;
     hasPrefix = prefix: text: substring 0 (stringLength prefix) text == prefix;
     hasSuffix = suffix: text:
       let at = stringLength text - stringLength suffix; in at >= 0 && substring at (stringLength suffix) text == suffix;

@@ -8,8 +8,11 @@ in
   llmgw-agent = made "llmgw" { outPath = "/opt/llmgw"; meta.mainProgram = "llmgw"; };
   systemd = made "systemd" { version = "257"; outPath = "/usr"; };
   stdenv = { buildPlatform.canExecute = _: true; hostPlatform = { }; };
-  formats.toml = _: { generate = name: value: made name { about = { inherit value; }; }; };
-  runCommand = name: about: script: made name { inherit about script; };
+  formats.toml = _: { generate = name: value: made name { inherit value; }; };
+  python3 = made "python3" { outPath = "/usr"; };
+  nftables = made "nftables" { };
+  llama-cpp = made "llama-cpp" { outPath = "/opt/llama-cpp"; };
+  runCommand = name: about: script: made name ({ inherit script; } // about.passthru or { });
   linkFarm = name: entries: made name { inherit entries; };
   writeText = name: text: made name { inherit text; };
 }

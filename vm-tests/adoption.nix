@@ -1,0 +1,20 @@
+# An engine that took twenty minutes to load outlives every ending of the agent, and the next agent knows it.
+{ fleet }:
+let
+  replica = id: { inherit id; generation = 1; engine = "command"; model = { name = id; source = "file:///etc/llmgw-engine/health"; }; };
+in
+fleet.test {
+  name = "adoption";
+  nodes = {
+    agent1 = fleet.agent {
+      settings.servers = [ "cp1:7443" ];
+      # what the watchdog's subtest waits for
+      config = { lib, ... }: { systemd.services.llmgw-agent.serviceConfig.WatchdogSec = lib.mkForce 4; };
+    };
+    cp1 = fleet.controlPlane {
+      role = "leader 1";
+      config.services.llmgw-control.desired.agent1 = map replica [ "chat-0" "chat-1" ];
+    };
+  };
+  script = ./adoption.py;
+}

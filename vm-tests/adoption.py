@@ -1,0 +1,79 @@
+start_all()
+joined(agent1, "cp1", 60)
+engines = {id: serving(agent1, id, 60) for id in ("chat-0", "chat-1")}
+
+
+def still_serve(how: str, comes_back: bool = True) -> None:
+    """A new agent, the same engines: the same processes, adopted, and they answer."""
+    for process in engines.values():
+        lives(agent1, process)
+    for id, process in engines.items():
+        t.assertEqual(serving(agent1, id), process, f"{id} after {how}")
+        t.assertTrue(replicas(agent1)[id]["adopted"] or not comes_back)
+        answers(agent1, id)
+
+
+def new_agent(before: str) -> None:
+    agent1.wait_until_succeeds(
+        f"test $(systemctl show -P MainPID {AGENT}) != {before} && "
+        f"systemctl is-active {AGENT}",
+        timeout=60,
+    )
+
+
+with subtest("a reload keeps the agent and the engines"):
+    before = pid(agent1)
+    agent1.succeed(f"systemctl reload {AGENT}", timeout=20)
+    t.assertEqual(pid(agent1), before)
+    still_serve("reload", comes_back=False)
+
+with subtest("a restart"):
+    before = pid(agent1)
+    agent1.succeed(f"systemctl restart {AGENT}", timeout=30)
+    new_agent(before)
+    still_serve("restart")
+
+with subtest("SIGKILL"):
+    before = pid(agent1)
+    agent1.succeed(f"systemctl kill -s KILL --kill-whom=main {AGENT}")
+    new_agent(before)
+    still_serve("SIGKILL")
+
+with subtest("a hung agent is killed by the watchdog"):
+    before = pid(agent1)
+    agent1.succeed(f"systemctl kill -s STOP --kill-whom=main {AGENT}")
+    new_agent(before)
+    still_serve("watchdog")
+
+with subtest("stopped for a while, and started"):
+    before = pid(agent1)
+    agent1.succeed(f"systemctl stop {AGENT}", timeout=30)
+    for process in engines.values():
+        lives(agent1, process)
+    agent1.succeed(f"systemctl start {AGENT}", timeout=30)
+    still_serve("stop and start")
+
+with subtest("one engine dies: it alone is started again"):
+    agent1.succeed(f"kill -9 {engines['chat-1']}")
+    agent1.wait_until_fails(f"test -d /proc/{engines['chat-1']}", timeout=10)
+    agent1.wait_until_succeeds(
+        "llmgw status --json | grep -q '\"restarts\":1'", timeout=30
+    )
+    again = serving(agent1, "chat-1")
+    t.assertNotEqual(again, engines["chat-1"])
+    t.assertEqual(serving(agent1, "chat-0"), engines["chat-0"])
+    engines["chat-1"] = again
+
+if can(agent1, "test -e /run/current-system", "switch-to-configuration needs NixOS"):
+    with subtest("a switch that changes nothing leaves agent and engines"):
+        before = pid(agent1)
+        agent1.succeed("/run/current-system/bin/switch-to-configuration test 2>&1")
+        t.assertEqual(pid(agent1), before)
+        still_serve("switch", comes_back=False)
+
+with subtest("a reboot starts them again, also without a control plane"):
+    cp1.crash()
+    agent1.reboot()
+    for id in engines:
+        engines[id] = serving(agent1, id, 90)
+        answers(agent1, id)

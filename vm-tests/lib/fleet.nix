@@ -1,0 +1,52 @@
+# Topologies: the nodes that the tests are made of, and how a test is put together.
+{ lib, self }:
+{
+  # A control plane whose role a script sets by writing one line to /run/llmgw-role.
+  controlPlane = { role ? "standby", config ? { } }: {
+    imports = [ self.nixosModules.llmgw-control config ];
+    systemd.tmpfiles.rules = [ "f /run/llmgw-role 0644 - - - ${role}" ];
+    services.llmgw-control = {
+      enable = true;
+      role = lib.mkDefault "follow-file";
+      roleFile = lib.mkDefault "/run/llmgw-role";
+      openFirewall = true;
+    };
+  };
+
+  # An agent that may run the node's own python as an engine: a program that is everywhere and answers /health.
+  agent = { settings ? { }, config ? { } }: { pkgs, ... }: {
+    imports = [ self.nixosModules.llmgw-agent config ];
+    environment.systemPackages = [ pkgs.python3 pkgs.nftables ];
+    # the replicas serve this folder: GET /health is 200
+    environment.etc."llmgw-engine/health".text = "ok\n";
+    services.llmgw-agent = {
+      enable = true;
+      openFirewall = true;
+      settings = lib.mkMerge [
+        {
+          heartbeat_interval = "1s";
+          reconnect_max = "2s";
+          supervisor.backend = "process";
+          engines.command = {
+            enabled = true;
+            path = "${pkgs.python3}/bin/python3";
+            args = [ "-m" "http.server" "--bind" "{host}" "--directory" "/etc/llmgw-engine" "{port}" ];
+          };
+        }
+        settings
+      ];
+    };
+  };
+
+  # lite: why the light runner cannot do it, if it cannot
+  test = { name, nodes, script, defaults ? { }, lite ? null }: {
+    inherit name nodes;
+    globalTimeout = 600;
+    # several networks and answers by another way than the question's
+    defaults = {
+      imports = [ defaults ];
+      networking.firewall.checkReversePath = "loose";
+    };
+    testScript = lib.concatMapStrings builtins.readFile [ ./prelude.py script ];
+  };
+}
