@@ -10,10 +10,12 @@ from llmgw.weights.faults import Again, Changed, Denied, NoRanges
 from llmgw.weights.http import Meta
 from llmgw.weights.hub import git_blob
 from llmgw.weights.journal import Begun, boot_id
+from llmgw.weights.mend import mend
 from llmgw.weights.origin import Origin, Reader
+from llmgw.weights.part import PIECE, Part, discard
 from llmgw.weights.pool import Pool
 from llmgw.weights.stream import Stream
-from llmgw.weights.transfer import PIECE, Part, Transfer, discard, refusal
+from llmgw.weights.transfer import Transfer, refusal
 from llmgw.weights.waiting import patiently
 
 log = logging.getLogger(__name__)
@@ -123,6 +125,12 @@ def _in_pieces(
     pool.add(transfer)
     try:
         found = transfer.wait(lambda done: watch.progress(wanted.name, done))
+        if (
+            wanted.sha256 is not None
+            and wanted.sha256 != found
+            and mend(origin, part, wanted.sha256, transfer.broke, watch.pause)
+        ):
+            found = wanted.sha256
     finally:
         pool.remove(transfer)
         part.close()

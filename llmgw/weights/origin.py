@@ -30,6 +30,11 @@ class Origin(Protocol):
         """All of it from the start, for want of ranges."""
         ...
 
+    @property
+    def is_authentic(self) -> bool:
+        """Whether what comes from it cannot have been changed on the way."""
+        ...
+
     def __str__(self) -> str: ...
 
 
@@ -37,12 +42,14 @@ class Opened(Struct, frozen=True, kw_only=True):
     """An answer being read. *close* is told whether it was read to its end.
 
     *length* None: it ends where it ends. *is_framed*: an early end is noticed.
+    *sha256*: what the server says these bytes hash to.
     """
 
     read_into: ReadInto
     close: Callable[[bool], None]
     length: int | None = None
     is_framed: bool = True
+    sha256: str | None = None
 
 
 class Reader:
@@ -52,11 +59,11 @@ class Reader:
         self.client = Client()
 
     @contextmanager
-    def range(self, origin: Origin, start: int, end: int) -> Generator[ReadInto]:
+    def range(self, origin: Origin, start: int, end: int) -> Generator[Opened]:
         opened = origin.open(self.client, start, end)
         whole = False
         try:
-            yield opened.read_into
+            yield opened
             whole = True
         finally:
             opened.close(whole)
@@ -106,7 +113,12 @@ class Server:
             close=close,
             length=body.length,
             is_framed=body.is_framed,
+            sha256=body.sha256,
         )
+
+    @property
+    def is_authentic(self) -> bool:
+        return self.meta is not None and self.meta.url.startswith("https:")
 
     def __str__(self) -> str:
         return masked(self.url)
@@ -150,6 +162,10 @@ class OnDisk:
 
     def open_all(self, client: Client) -> Opened:
         return self.open(client, 0, self.probe(client).size or 0)
+
+    @property
+    def is_authentic(self) -> bool:
+        return True
 
     def __str__(self) -> str:
         return str(self.path)

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from llmgw.weights.budget import Budget, Quiet
 from llmgw.weights.origin import Reader
-from llmgw.weights.transfer import BLOCK, Transfer
+from llmgw.weights.part import BLOCK
+from llmgw.weights.transfer import Transfer
 from llmgw.wire import Progress
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from llmgw.weights.budget import Budget
 from llmgw.weights.faults import Again, Cancelled, Denied
 from llmgw.weights.origin import Origin, Reader
-from llmgw.weights.transfer import BLOCK, SYNC_EVERY, disk_fault
+from llmgw.weights.part import BLOCK, SYNC_EVERY, disk_fault
 
 
 class Stream:

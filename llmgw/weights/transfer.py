@@ -8,114 +8,21 @@ order, runs right behind the writers and what it reads is still in memory:
      verified       whole         piece   piece   piece      not asked for yet
 """
 
-import errno
 import hashlib
 import logging
-import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 
 from llmgw.errors import WeightsError
 from llmgw.weights.budget import Budget
 from llmgw.weights.faults import Again, Cancelled, Denied
-from llmgw.weights.journal import Begun, Journal, read
 from llmgw.weights.origin import Origin, Reader
+from llmgw.weights.part import BLOCK, Part, disk_fault
 from llmgw.weights.waiting import PATIENCE, is_too_long, wait_after
 
 log = logging.getLogger(__name__)
-
-# Small enough that the hash is never far behind, large enough that the round trip
-# before each piece does not show.
-PIECE = 8 * 1024 * 1024
-BLOCK = 1024 * 1024
-SYNC_EVERY = 256 * 1024 * 1024
-
-
-class Part:
-    """The unfinished file and its journal. Nobody else writes to this inode, ever."""
-
-    def __init__(self, path: Path, begun: Begun) -> None:
-        self.path = path
-        self.begun = begun
-        count = max(1, -(-begun.size // begun.piece))
-        self.upto = [0] * count
-        self.resumed = self._believe()
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
-        os.ftruncate(self._file, begun.size)
-        os.fsync(self._file)
-        self._journal = Journal(_beside(path), begun, self.upto)
-        self._lock = threading.Lock()
-        self._unsynced = 0
-
-    def _believe(self) -> int:
-        """Take over what an earlier attempt at the same file left; its bytes."""
-        found = read(_beside(self.path), self.begun.boot)
-        if found is None or not self.path.exists():
-            return 0
-        begun, upto = found
-        same = (begun.size, begun.piece) == (self.begun.size, self.begun.piece)
-        # With a digest the end will tell. Without one only the same validator says
-        # that the bytes which are here and those to come belong together.
-        if self.begun.sha256 is not None:
-            same = same and begun.sha256 == self.begun.sha256
-        else:
-            same = same and begun.validator == self.begun.validator is not None
-        if not same or self.path.stat().st_size != begun.size:
-            return 0
-        for piece, end in upto.items():
-            if piece < len(self.upto):
-                self.upto[piece] = min(end, self.length(piece))
-        return sum(self.upto)
-
-    def length(self, piece: int) -> int:
-        start = piece * self.begun.piece
-        return min(self.begun.piece, self.begun.size - start)
-
-    def write(self, piece: int, view: memoryview) -> None:
-        at = piece * self.begun.piece + self.upto[piece]
-        done = 0
-        while done < len(view):
-            done += os.pwrite(self._file, view[done:], at + done)
-        with self._lock:
-            self.upto[piece] += done
-            self._unsynced += done
-            self._journal.wrote(piece, self.upto[piece])
-
-    def forget(self, piece: int) -> None:
-        with self._lock:
-            self.upto[piece] = 0
-
-    def read(self, at: int, view: memoryview) -> int:
-        return os.preadv(self._file, [view], at)
-
-    @property
-    def is_due(self) -> bool:
-        return self._unsynced >= SYNC_EVERY
-
-    def sync(self) -> None:
-        """Bring everything written so far to the disk, and say so in the journal."""
-        with self._lock:
-            lines, self._unsynced = self._journal.written, 0
-        os.fdatasync(self._file)
-        with self._lock:
-            self._journal.synced(lines)
-
-    def close(self) -> None:
-        self._journal.close()
-        os.close(self._file)
-
-
-def discard(path: Path) -> None:
-    """Remove a part and its journal: nothing of it is of use."""
-    path.unlink(missing_ok=True)
-    _beside(path).unlink(missing_ok=True)
-
-
-def _beside(path: Path) -> Path:
-    return path.with_name(path.name + ".journal")
 
 
 class Transfer:
@@ -132,6 +39,7 @@ class Transfer:
         self.origin = origin
         self.part = part
         self.error: Exception | None = None
+        self.broke: set[int] = set()
         self.not_before = 0.0
         self._cancelled = cancelled
         self._clock = clock
@@ -173,20 +81,27 @@ class Transfer:
     def _fetch(
         self, piece: int, reader: Reader, block: memoryview, budget: Budget
     ) -> None:
-        start, length = piece * self.part.begun.piece, self.part.length(piece)
-        at, end = start + self.part.upto[piece], start + length
-        with reader.range(self.origin, at, end) as read_into:
+        start = piece * self.part.begun.piece
+        at, end = start + self.part.upto[piece], start + self.part.length(piece)
+        with reader.range(self.origin, at, end) as opened:
+            digest = hashlib.sha256() if opened.sha256 else None
             while at < end:
-                count = read_into(block[: min(len(block), end - at)])
+                count = opened.read_into(block[: min(len(block), end - at)])
                 if not count:
                     raise Again(f"the answer ended {end - at} bytes early")
                 self._stop_if_unwanted()
-                self.part.write(piece, block[:count])
+                self.part.put(at, block[:count])
                 at += count
-                self._arrived(count)
-                wait = budget.take(count)
-                if wait:
-                    self._pause.wait(wait)
+                if digest is None:
+                    self._arrived(piece, at - start)
+                else:
+                    digest.update(block[:count])
+                self._pause.wait(budget.take(count))
+        if digest is not None:
+            # Only now does it count: the hash of the whole runs right behind.
+            if digest.hexdigest() != opened.sha256:
+                raise Again("the range does not have the digest that came with it")
+            self._arrived(piece, at - start)
 
     def _stop_if_unwanted(self) -> None:
         if self._cancelled():
@@ -194,15 +109,18 @@ class Transfer:
         if self.error:
             raise Again("given up elsewhere")
 
-    def _arrived(self, count: int) -> None:
+    def _arrived(self, piece: int, upto: int) -> None:
+        before = self.part.upto[piece]
+        self.part.reached(piece, upto)
         with self._changed:
-            self.done += count
+            self.done += upto - before
             self._failures = 0
             self._changed.notify_all()
 
     def _again(self, piece: int, error: Again) -> None:
         with self._changed:
             self._todo.appendleft(piece)
+            self.broke.add(piece)
             self._failures += 1
             if self._failures >= PATIENCE or is_too_long(error):
                 self.error = self.error or error
@@ -226,17 +144,20 @@ class Transfer:
         digest, hashed, syncing = hashlib.sha256(), 0, None
         block = memoryview(bytearray(BLOCK))
         size = self.part.begun.size
-        while hashed < size:
-            frontier = self._frontier_past(hashed, progress)
-            while hashed < frontier:
-                count = self.part.read(hashed, block[: min(BLOCK, frontier - hashed)])
-                digest.update(block[:count])
-                hashed += count
-            progress(self.done)
-            syncing = self._sync_behind(syncing)
-        self._settle()
-        if syncing is not None:
-            syncing.join()
+        try:
+            while hashed < size:
+                frontier = self._frontier_past(hashed, progress)
+                while hashed < frontier:
+                    view = block[: min(BLOCK, frontier - hashed)]
+                    count = self.part.read(hashed, view)
+                    digest.update(view[:count])
+                    hashed += count
+                progress(self.done)
+                syncing = self._sync_behind(syncing)
+        finally:
+            self._settle()
+            if syncing is not None:
+                syncing.join()
         self.part.sync()
         return digest.hexdigest()
 
@@ -277,7 +198,6 @@ class Transfer:
                 if not self.error:
                     self._changed.wait(0.25)
             if self.error:
-                self._settle()
                 raise self.error
             if self._cancelled():
                 self.fail(Cancelled())
@@ -287,16 +207,6 @@ class Transfer:
         with self._changed:
             while self._working:
                 self._changed.wait()
-
-
-def disk_fault(error: OSError, path: Path) -> Exception:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return WeightsError(
-            f"no space left while writing: {error.strerror}",
-            where=str(path.parent),
-            fix="free space, or raise the quota: `llmgw weights list`",
-        )
-    return WeightsError(f"cannot be written: {error.strerror}", where=str(path))
 
 
 def refusal(error: Exception, where: str) -> WeightsError:

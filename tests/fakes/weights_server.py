@@ -8,6 +8,7 @@ Each fault applies to as many answers as `times` says, in the order they come; t
 the server is well again. What every request asked and was sent is in `requests`.
 """
 
+import base64
 import contextlib
 import dataclasses
 import hashlib
@@ -330,6 +331,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.send_header("Content-Range", f"bytes */{size}")
         if file.etag:
             self.send_header("ETag", file.etag)
+        if file.digests and request.status == 206:
+            digest = base64.b64encode(hashlib.sha256(right).digest()).decode()
+            self.send_header("Content-Digest", f"sha-256=:{digest}:")
         if file.says_sha256:
             self.send_header("X-Linked-ETag", f'"{file.says_sha256}"')
         if file.chunked:
