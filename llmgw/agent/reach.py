@@ -160,6 +160,12 @@ def _interface(
         detail = f"the route leaves by it; {ip} is on lo"
         answer.warn("mgmt_interface", f"{ip} is held by lo; {link.name} leads out")
     answer.found["mgmt_interface"] = (link.name, detail)
+    if link.is_paired:
+        what = (
+            f"{ip} is on {link.name}, whose other end is in another network namespace: "
+            f"if this is a container with a network of its own, {_UNREACHABLE}"
+        )
+        answer.warn("mgmt_addr", what, "run on the host's network, or set mgmt_addr")
     if not link.is_up:
         answer.warn("mgmt_interface", f"{link.name}, which holds {ip}, is down")
     elif link.is_loopback and not ip.is_loopback:

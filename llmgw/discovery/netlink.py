@@ -25,7 +25,7 @@ _ROUTE = struct.Struct(
 _REQUEST, _DUMP = 0x1, 0x300
 _ERROR, _DONE = 2, 3
 _NEWLINK, _GETLINK, _NEWADDR, _GETADDR, _NEWROUTE, _GETROUTE = 16, 18, 20, 22, 24, 26
-_IFLA_IFNAME, _IFLA_MASTER = 3, 10
+_IFLA_IFNAME, _IFLA_MASTER, _IFLA_LINK_NETNSID = 3, 10, 37
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2
 _RTA_DST, _RTA_OIF, _RTA_PREFSRC, _RTA_UID = 1, 4, 7, 25
 _RTA_IP_PROTO, _RTA_DPORT = 27, 29
@@ -34,12 +34,17 @@ _NOWHERE = {6: errno.EINVAL, 7: errno.EHOSTUNREACH, 8: errno.EACCES}
 
 
 class Link(Struct, frozen=True):
-    """One network interface. *peers*: the far ends of point-to-point addresses."""
+    """One network interface. *peers*: the far ends of point-to-point addresses.
+
+    *is_paired*: it is one end of a pair whose other end is in another network
+    namespace, as in a container.
+    """
 
     index: int
     name: str
     is_up: bool
     is_loopback: bool = False
+    is_paired: bool = False
     master: int | None = None
     addresses: tuple[IP, ...] = ()
     peers: tuple[IP, ...] = ()
@@ -82,6 +87,7 @@ def _link(body: bytes, own: dict[int, list[IP]], far: dict[int, list[IP]]) -> Li
         name=os.fsdecode(attributes[_IFLA_IFNAME].rstrip(b"\0")),
         is_up=bool(flags & 0x1),
         is_loopback=bool(flags & 0x8),
+        is_paired=_IFLA_LINK_NETNSID in attributes,
         master=None if master is None else int.from_bytes(master, "little"),
         addresses=tuple(own.get(index, ())),
         peers=tuple(far.get(index, ())),
