@@ -28,30 +28,27 @@ from llmgw.backoff import delays, jittered
 from llmgw.config import keys
 from llmgw.config.address import masked
 from llmgw.errors import Refused, SessionError, Unreachable
-from llmgw.session import route, rules
-from llmgw.session.address import plain
+from llmgw.session import rules
 from llmgw.session.dial import Dialer, Resolver
 from llmgw.session.events import Events
-from llmgw.session.http import Connection, within
-from llmgw.session.memory import Memory, Troubles
+from llmgw.session.http import within
+from llmgw.session.memory import Memory
 from llmgw.session.node import Desired, Identity, LinkStatus, Node
-from llmgw.session.session import Opened, Session, Shared
+from llmgw.session.register import Opened, Registrar
+from llmgw.session.session import Session, Shared
+from llmgw.session.troubles import Troubles, loopback, refused
 from llmgw.tls import Certificates
 from llmgw.wire import (
-    AgentInfo,
     Goodbye,
     Probe,
     Probed,
     Problem,
-    Register,
-    Registered,
     Snapshot,
     decode_line,
 )
 
 log = logging.getLogger(__name__)
 
-REGISTER_LIMIT = 5.0
 GOODBYE_LIMIT = 2.0
 PROBE_LIMIT = 10.0
 CERTIFICATES_EVERY = 60.0
@@ -101,6 +98,7 @@ class Link:
             user_timeout=rules.MISSED * heartbeat,
             resolver=resolver,
         )
+        self._registrar = Registrar(identity, node, self._memory, self._dialer)
         self._shared = Shared(
             node=node,
             dialer=self._dialer,
@@ -171,7 +169,7 @@ class Link:
         async def attempt(server: str) -> Opened:
             trying.append(server)
             try:
-                opened = await self._open(server)
+                opened = await self._registrar.open(server)
             except SessionError as error:
                 self._pass_over(server, error)
                 if isinstance(error, Refused):
@@ -211,58 +209,6 @@ class Link:
 
     # One server ------------------------------------------------------------------
 
-    async def _open(self, server: str) -> Opened:
-        connection = await self._dialer.dial(server)
-        try:
-            return await self._register(server, connection)
-        except BaseException:
-            with anyio.CancelScope(shield=True):
-                await connection.aclose()
-            raise
-
-    async def _register(self, server: str, connection: Connection) -> Opened:
-        node, identity, memory = self._node, self._identity, self._memory
-        mgmt_addr = identity.mgmt_addr or plain(connection.local)
-        # Before it is told: what changes from now on is a change.
-        way = await route.source(connection.peer, node.interface)
-        mgmt_interface = identity.mgmt_interface or way[1]
-        if way[0] != connection.local and identity.mgmt_interface is None:
-            mgmt_interface = await anyio.to_thread.run_sync(
-                node.interface, connection.local
-            )
-        statuses = node.statuses()
-        register = Register(
-            node_id=identity.node_id,
-            instance=memory.instance,
-            machine_id_hash=memory.machine.id_hash,
-            boot_id=memory.machine.boot_id,
-            agent=AgentInfo(version=identity.version),
-            hostname=node.hostname,
-            mgmt_addr=mgmt_addr,
-            mgmt_interface=mgmt_interface,
-            labels=dict(node.labels),
-            epoch_seen=memory.epoch,
-            facts_hash=node.facts().hash,
-            draining=node.draining,
-            replicas=statuses,
-        )
-        with within(REGISTER_LIMIT, "/v1/register", connection.where):
-            registered = await connection.ask(
-                "POST", "/v1/register", register, Registered
-            )
-        if not rules.may_lead(registered.epoch, memory.epoch):
-            await memory.accept(registered.epoch, where=connection.where)  # raises
-        return Opened(
-            server,
-            connection,
-            registered,
-            statuses,
-            register.facts_hash,
-            mgmt_addr,
-            mgmt_interface,
-            way,
-        )
-
     def _pass_over(self, server: str, error: SessionError) -> None:
         """Remember why, and what it means for the next time."""
         shown, known = masked(server), self.status.value.tried
@@ -277,7 +223,7 @@ class Link:
             self._not_before[server] = anyio.current_time() + seconds
         if error.code in rules.STUBBORN or error.code == "stale_epoch":
             self._stubborn = self._stubborn or error.code in rules.STUBBORN
-            self._troubles.set(_refused(error, self._memory.epoch))
+            self._troubles.set(refused(error, self._memory.epoch))
 
     async def _hold(self, opened: Opened) -> tuple[Session, SessionError]:
         """A session from its acceptance to its end, and why it ended."""
@@ -310,14 +256,16 @@ class Link:
         self._present = opened
         self._not_before.pop(opened.server, None)
         self._troubles.clear(*rules.STUBBORN, "stale_epoch")
-        self._note_address(opened.mgmt_addr)
+        self._troubles.settle(
+            "mgmt_addr_loopback", loopback(opened.said.mgmt_addr or "")
+        )
         self._tell(
             state="connected",
             server=masked(opened.server),
             session=registered.session,
             epoch=registered.epoch,
-            mgmt_addr=opened.mgmt_addr,
-            mgmt_interface=opened.mgmt_interface,
+            mgmt_addr=opened.said.mgmt_addr,
+            mgmt_interface=opened.said.mgmt_interface,
             heartbeat_s=session.beat,
             lease_s=session.lease,
             tried={},
@@ -327,22 +275,7 @@ class Link:
             "session opened server=%s epoch=%d mgmt_addr=%s",
             masked(opened.server),
             registered.epoch,
-            opened.mgmt_addr,
-        )
-
-    def _note_address(self, address: str) -> None:
-        if not _is_loopback(address):
-            self._troubles.clear("mgmt_addr_loopback")
-            return
-        self._troubles.set(
-            Problem(
-                code="mgmt_addr_loopback",
-                severity="warning",
-                what=f"this node is known as {address}: right on one machine, and no "
-                "other machine can reach its engines",
-                fix="for a fleet, set mgmt_addr, or write a control plane's own "
-                "address in servers",
-            )
+            opened.said.mgmt_addr,
         )
 
     # What others ask of it -------------------------------------------------------
@@ -429,26 +362,3 @@ class Link:
 
 async def _close(opened: Opened) -> None:
     await opened.connection.aclose()
-
-
-def _is_loopback(address: str) -> bool:
-    return address == "::1" or address.startswith("127.")
-
-
-def _refused(error: Refused, seen: int) -> Problem:
-    fixes = {
-        "node_in_use": "is another machine a copy of this one? give each its own "
-        "node_id, and an empty state_dir",
-        "identity_mismatch": "set node_id to the certificate's common name, or issue a "
-        "certificate for this node",
-        "protocol": "run versions of agent and control plane that know each other",
-        "stale_epoch": "if this control plane was rebuilt: `llmgw forget-epoch` on the "
-        f"node, or --epoch-floor {seen} on the control plane",
-    }
-    return Problem(
-        code=error.code,
-        severity="error",
-        what=error.what,
-        where=error.where,
-        fix=error.fix or fixes[error.code],
-    )

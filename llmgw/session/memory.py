@@ -12,36 +12,10 @@ from llmgw.errors import Refused
 from llmgw.session import kept as disk
 from llmgw.session import rules
 from llmgw.session.kept import Kept, Machine
+from llmgw.session.troubles import Troubles
 from llmgw.wire import Problem
 
 log = logging.getLogger(__name__)
-
-
-class Troubles:
-    """Conditions that last, each since when. Told in the log when they come and go."""
-
-    def __init__(self) -> None:
-        self._since: dict[str, tuple[Problem, float]] = {}
-
-    def set(self, problem: Problem) -> None:
-        old, since = self._since.get(problem.code, (None, anyio.current_time()))
-        self._since[problem.code] = problem, since
-        if old is None or old.what != problem.what:
-            log.warning(
-                "problem code=%s where=%s %s", problem.code, problem.where, problem.what
-            )
-
-    def clear(self, *codes: str) -> None:
-        for code in codes:
-            if self._since.pop(code, None):
-                log.info("problem over code=%s", code)
-
-    def problems(self) -> tuple[Problem, ...]:
-        now = anyio.current_time()
-        return tuple(
-            msgspec.structs.replace(problem, since_s=now - since)
-            for problem, since in self._since.values()
-        )
 
 
 class Memory:

@@ -2,8 +2,8 @@
 
 import gzip
 import logging
-import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import NoReturn
 from urllib.parse import quote
 
@@ -11,56 +11,35 @@ import anyio
 import msgspec
 
 from llmgw.aio import Latest, race
-from llmgw.backoff import jittered
-from llmgw.config.address import masked
 from llmgw.errors import LlmgwError, Refused, SessionError, Unreachable
-from llmgw.session import route, rules
+from llmgw.session import rules, watch
+from llmgw.session.aside import Aside
 from llmgw.session.dial import Dialer
 from llmgw.session.events import Events
-from llmgw.session.http import JSON, Answer, Connection, within
-from llmgw.session.memory import Memory, Troubles
+from llmgw.session.http import JSON, Connection, within
+from llmgw.session.memory import Memory
 from llmgw.session.node import Desired, Node
+from llmgw.session.register import Opened
+from llmgw.session.troubles import Troubles, skew
 from llmgw.wire import (
     Ask,
     Bye,
     Heartbeat,
     HeartbeatAck,
-    Leader,
     Problem,
     Refusal,
-    Registered,
-    ReplicaStatus,
     Snapshot,
     decode_line,
 )
 
 log = logging.getLogger(__name__)
 
-# Facts and answers: longer than any of them should take, and nothing waits for it.
-SIDE_LIMIT = 30.0
+# Seconds that an ask may take to be answered.
+ANSWER_LIMIT = 30.0
 ANSWERERS = 4
 ASKS_WAITING = 16
 # A burst of news becomes one heartbeat.
 GATHER = 0.05
-# Readings in a row, one a heartbeat, before another own address is believed.
-STABLE = 3
-# Seconds between two clocks that an operator should hear of.
-SKEW = 5.0
-# Refusals after which there is no session to ask for anything more.
-ENDING = frozenset({"unknown_session", "not_leader", "stale_epoch", *rules.STUBBORN})
-
-
-class Opened(msgspec.Struct, frozen=True):
-    """A registration that was accepted, and the connection it came over."""
-
-    server: str
-    connection: Connection
-    registered: Registered
-    statuses: tuple[ReplicaStatus, ...]
-    facts_hash: str
-    mgmt_addr: str
-    mgmt_interface: str | None
-    way: route.Way
 
 
 class Shared(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,12 +79,11 @@ class Session:
         self._with = shared
         self._written_beat = written_beat
         self._beating: Connection | None = opened.connection
-        self._side: Connection | None = None
-        self._side_lock = anyio.Lock()
+        self._aside = Aside(shared.dialer, opened.server, self._where)
         self._seq = 0
-        self._heard = {status.id: status for status in opened.statuses}
+        self._heard = {status.id: status for status in opened.said.replicas}
         self._heard_rest: object = None
-        self._facts_told = opened.facts_hash
+        self._facts_told = opened.said.facts_hash
         self._facts_due = Latest(0)
         self._asks, self._to_answer = anyio.create_memory_object_stream[Ask](
             ASKS_WAITING
@@ -118,8 +96,7 @@ class Session:
                 self._live,
                 self._tell_facts,
                 self._tell_events,
-                self._watch_address,
-                self._look_back,
+                *self._watchers(),
                 *[self._answer] * ANSWERERS,
             )
             raise AssertionError("none of them returns")
@@ -129,10 +106,24 @@ class Session:
             with anyio.CancelScope(shield=True):
                 await self.aclose()
 
+    def _watchers(self) -> Iterator[Callable[[], Awaitable[NoReturn]]]:
+        with_ = self._with
+        if not with_.fixed_address:
+            yield partial(watch.address, self._opened, with_.node, lambda: self.beat)
+        if with_.fail_back_interval:
+            yield partial(
+                watch.earlier,
+                self._opened,
+                with_.dialer,
+                with_.memory,
+                with_.fail_back_interval,
+                with_.dice,
+            )
+
     async def aclose(self) -> None:
-        for connection in (self._beating, self._side):
-            if connection is not None:
-                await connection.aclose()
+        await self._aside.aclose()
+        if self._beating is not None:
+            await self._beating.aclose()
 
     # What is wanted --------------------------------------------------------------
 
@@ -219,13 +210,13 @@ class Session:
     async def _answer(self) -> None:
         async for ask in self._to_answer:
             try:
-                with anyio.fail_after(SIDE_LIMIT):
+                with anyio.fail_after(ANSWER_LIMIT):
                     body = await self._with.node.answer(ask)
             except (LlmgwError, TimeoutError) as error:
-                what = str(error) or f"took longer than {SIDE_LIMIT:g} s"
+                what = str(error) or f"took longer than {ANSWER_LIMIT:g} s"
                 body = msgspec.json.encode(Refusal(code="no_answer", detail=what))
             target = f"/v1/answers/{quote(ask.id, safe='')}?{self._target}"
-            await self._aside("POST", target, body)
+            await self._aside.tell("POST", target, body)
 
     # What is ---------------------------------------------------------------------
 
@@ -294,7 +285,9 @@ class Session:
                 ack = await self._beating.ask(
                     "POST", "/v1/heartbeat", heartbeat, HeartbeatAck
                 )
-            self._note_clock(self._beating.date)
+            if (date := self._beating.date) is not None:
+                with_ = self._with
+                with_.troubles.settle("clock_skew", skew(date, self._where))
         except BaseException:
             broken, self._beating = self._beating, None
             if broken is not None:
@@ -315,24 +308,6 @@ class Session:
         if "facts" in ack.want or facts_hash != self._facts_told:
             self._facts_due.set(self._seq)
 
-    def _note_clock(self, date: float | None) -> None:
-        """For people only: no rule of the link looks at a clock on the wall."""
-        if date is None:
-            return
-        off = time.time() - date
-        if abs(off) < SKEW:
-            self._with.troubles.clear("clock_skew")
-            return
-        way = "ahead of" if off > 0 else "behind"
-        self._with.troubles.set(
-            Problem(
-                code="clock_skew",
-                severity="warning",
-                what=f"this machine's clock is {way} that of {self._where}",
-                fix="have both follow a time server: certificates depend on it",
-            )
-        )
-
     async def _tell_facts(self) -> None:
         seen = self._facts_due.number
         while True:
@@ -341,7 +316,7 @@ class Session:
             body = gzip.compress(msgspec.json.encode(facts), compresslevel=1)
             headers = (("content-type", JSON), ("content-encoding", "gzip"))
             target = f"/v1/facts?{self._target}"
-            if await self._aside("PUT", target, body, headers):
+            if await self._aside.tell("PUT", target, body, headers):
                 self._facts_told = facts.hash
 
     async def _tell_events(self) -> None:
@@ -353,100 +328,11 @@ class Session:
                 told = False
                 try:
                     body = msgspec.json.encode(batch)
-                    told = await self._aside("POST", f"/v1/events?{self._target}", body)
+                    told = await self._aside.tell(
+                        "POST", f"/v1/events?{self._target}", body
+                    )
                 finally:
                     if not told:
                         events.put_back(batch)
                 if not told:
                     await anyio.sleep(self.beat)
-
-    async def _aside(
-        self,
-        method: str,
-        target: str,
-        body: bytes,
-        headers: tuple[tuple[str, str], ...] = (("content-type", JSON),),
-    ) -> bool:
-        """Whether it went through. Best effort: the next beat finds it still to do."""
-        async with self._side_lock:
-            try:
-                await self._request_aside(method, target, body, headers)
-            except SessionError as error:
-                if isinstance(error, Refused) and error.code in ENDING:
-                    raise
-                log.info("not delivered target=%s %s", target.partition("?")[0], error)
-                return False
-        return True
-
-    async def _request_aside(
-        self,
-        method: str,
-        target: str,
-        body: bytes,
-        headers: tuple[tuple[str, str], ...],
-    ) -> Answer:
-        """Over a connection of its own, that no heartbeat waits behind."""
-        try:
-            with within(SIDE_LIMIT, target.partition("?")[0], self._where):
-                if self._side is None:
-                    self._side = await self._with.dialer.dial(self.server)
-                return await self._side.request(method, target, body, headers)
-        except BaseException:
-            broken, self._side = self._side, None
-            if broken is not None:
-                with anyio.CancelScope(shield=True):
-                    await broken.aclose()
-            raise
-
-    # Where we are ----------------------------------------------------------------
-
-    async def _watch_address(self) -> None:
-        """Told by registering again, once it is seen to stay."""
-        if self._with.fixed_address:
-            await anyio.sleep_forever()
-        peer = self._opened.connection.peer
-        at_first = self._opened.way
-        candidate, readings = at_first, 0
-        while True:
-            await anyio.sleep(self.beat)
-            now = await route.source(peer, self._with.node.interface)
-            readings = readings + 1 if now == candidate else 1
-            candidate = now
-            if None not in now and now != at_first and readings >= STABLE:
-                raise SessionError(
-                    f"this node is now {now[0]} on {now[1]}, "
-                    f"was {at_first[0]} on {at_first[1]}",
-                    where=self._where,
-                )
-
-    async def _look_back(self) -> None:
-        """Whether a server that stands before this one in the list leads again."""
-        with_ = self._with
-        if not with_.fail_back_interval:
-            await anyio.sleep_forever()
-        while True:
-            await anyio.sleep(jittered(with_.fail_back_interval, with_.dice()))
-            for server in rules.earlier(with_.memory.servers, self.server):
-                if await self._leads(server):
-                    raise Refused(
-                        f"{masked(server)} leads again and stands before it",
-                        where=self._where,
-                        code="fail_back",
-                        leader=server,
-                    )
-
-    async def _leads(self, server: str) -> bool:
-        try:
-            connection = await self._with.dialer.dial(server)
-        except SessionError:
-            return False
-        try:
-            with within(self.beat, "/v1/leader", connection.where):
-                said = await connection.ask("GET", "/v1/leader", None, Leader)
-        except SessionError:
-            return False
-        else:
-            return said.leader and rules.may_lead(said.epoch, self._epoch)
-        finally:
-            with anyio.CancelScope(shield=True):
-                await connection.aclose()
