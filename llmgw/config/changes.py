@@ -11,6 +11,8 @@ from llmgw.config.keys import Config
 # What the link to the control plane is made from: it has to be made anew.
 _LINK = (
     "servers",
+    "mgmt_addr",
+    "mgmt_interface",
     "heartbeat_interval",
     "reconnect_base",
     "reconnect_max",

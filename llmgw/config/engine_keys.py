@@ -28,7 +28,8 @@ class Engine(Section, frozen=True, kw_only=True):
     allow_args: Annotated[
         tuple[str, ...],
         key(
-            "Arguments that a replica may set, as names with their dashes.",
+            "Arguments that a replica may set, as names with their dashes; * stands for "
+            "any letters.",
             example=["--temp"],
             kind="name",
         ),
@@ -36,7 +37,7 @@ class Engine(Section, frozen=True, kw_only=True):
     allow_env: Annotated[
         tuple[str, ...],
         key(
-            "Environment variables that a replica may set.",
+            "Environment variables that a replica may set; * stands for any letters.",
             example=["HF_HUB_OFFLINE"],
             kind="name",
         ),

@@ -227,6 +227,7 @@ class Config(Section, frozen=True, kw_only=True):
             "to the control plane.",
             example="10.20.0.5",
             kind="mgmt_addr",
+            live=True,
         ),
     ] = None
     mgmt_interface: Annotated[
@@ -236,6 +237,7 @@ class Config(Section, frozen=True, kw_only=True):
             "then eth0 if there is one.",
             example="bond0",
             kind="name",
+            live=True,
         ),
     ] = None
     labels: Annotated[

@@ -53,7 +53,7 @@ def _tls(tls: Tls, written: Mapping[str, Any], report: Report) -> bool:
     missing = [
         name for name, file in files.items() if file is None and not section.get(name)
     ]
-    meant = any(key.startswith("tls.") for key in report.meant)
+    meant = any(key.startswith("tls") for key in report.meant)
     if 0 < len(missing) < len(files) and not meant:
         report.fault(
             ("tls",),

@@ -48,7 +48,9 @@ class Report:
 
     def fault(self, path: Path, complaint: Complaint, rank: int = REST) -> None:
         fault = self._made(path, complaint)
-        self._faults.append((rank, fault.line or 0, fault))
+        # The original judges `server` before `servers`, whichever stands first.
+        line = (fault.line or 0) if rank == REST else 0
+        self._faults.append((rank, line, fault))
 
     def warn(self, path: Path, complaint: Complaint) -> None:
         self._warnings.append(self._made(path, complaint))

@@ -61,6 +61,16 @@ def test_the_same_file_changes_nothing(tmp_path: Path) -> None:
     assert (again.live, again.needs_restart, again.link) == ((), (), False)
 
 
+def test_another_address_is_announced_on_a_new_link() -> None:
+    """Found anew or written anew: the control plane is told, the agent goes on."""
+    old = keys.Config(servers=("http://a",), mgmt_addr="10.20.0.5")
+
+    found = changes(old, keys.Config(servers=("http://a",), mgmt_addr="10.30.0.5"))
+
+    assert found.live == ("mgmt_addr",)
+    assert found.link
+
+
 def test_new_servers_and_certificates_are_a_new_link() -> None:
     old = keys.Config(servers=("http://a",))
     tls = keys.Tls(cert_file="/c", key_file="/k", ca_file="/a")

@@ -124,9 +124,22 @@ def test_five_faults_are_five_messages_the_originals_first(tmp_path: Path) -> No
     ]
 
 
+def test_server_is_judged_before_servers_wherever_it_stands(tmp_path: Path) -> None:
+    """R4, C34."""
+    found = faults(tmp_path, "servers = ['ftp://b', 'ftp://c']\nserver = 'ftp://a'\n")
+
+    assert [fault.key for fault in found] == ["server", "servers[0]", "servers[1]"]
+
+
 @pytest.mark.parametrize(
     ("text", "line", "key", "fix"),
     [
+        (
+            'server = "https://a"\n[tsl]\ncert_file = "/c"',
+            2,
+            "tsl",
+            "did you mean tls?",
+        ),
         ('sevrers = ["cp1"]', 1, "sevrers", "did you mean servers?"),
         (
             'server = "a"\nheartbeat_intervall = "5s"',
