@@ -1,0 +1,158 @@
+"""`llmgw engines`: the builds on this node, and the replicas that run."""
+
+import argparse
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+
+from llmgw.agent.door import ask, default_path
+from llmgw.config import keys, load
+from llmgw.engines.install import Wish, install, roll_back
+from llmgw.engines.installed import survey
+from llmgw.engines.place import Build
+
+EXAMPLES = """\
+examples:
+  llmgw engines list
+  llmgw engines install https://example.org/llama-b10434.tgz --sha256 SUM
+  llmgw engines logs -f qwen-0
+"""
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "engines",
+        help="engine builds: list, install, roll back; replicas: stop, start, logs",
+        description="The engine builds on this node, and the replicas that run here.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    verbs = parser.add_subparsers(metavar="VERB", required=True)
+    _add_builds(verbs)
+    for verb, run, said in (
+        ("stop", _stop, "stop a replica, whatever is wanted, until it is started here"),
+        ("start", _start, "let a replica run again that was stopped here"),
+        ("logs", _logs, "what a replica has written"),
+    ):
+        local = verbs.add_parser(verb, help=said)
+        local.add_argument("replica", metavar="ID")
+        local.add_argument(
+            "--socket", type=Path, default=default_path(), help="the agent's socket"
+        )
+        if verb == "logs":
+            local.add_argument(
+                "-f", "--follow", action="store_true", help="and what comes"
+            )
+        local.set_defaults(run=run)
+
+
+def _add_builds(verbs: Any) -> None:
+    listing = verbs.add_parser("list", help="the builds on this node")
+    listing.add_argument("--json", action="store_true", help="as the facts say it")
+    listing.set_defaults(run=_list)
+    adding = verbs.add_parser(
+        "install",
+        help="fetch a build, verify it, and publish it under a name",
+        epilog="example: llmgw engines install https://example.org/b1.tgz --sha256 SUM",
+    )
+    adding.add_argument(
+        "url", metavar="URL", help="of a tar, zip or wheel, or its file"
+    )
+    adding.add_argument("--sha256", metavar="SUM", required=True, help="of the archive")
+    adding.add_argument("--name", help="how replicas name it; else as its file is")
+    adding.add_argument("--engine", help="for an archive without manifest.json")
+    adding.add_argument("--binary", help="its program, for one without manifest.json")
+    adding.set_defaults(run=_install)
+    back = verbs.add_parser(
+        "rollback", help="let a name mean the build that it meant before"
+    )
+    back.add_argument("name", metavar="NAME")
+    back.set_defaults(run=_roll_back)
+    for parser in (listing, adding, back):
+        parser.add_argument("--config", type=Path, help="the node's file")
+        parser.add_argument(
+            "--engines-dir", type=Path, help="instead of the one that the file names"
+        )
+
+
+def _where(arguments: argparse.Namespace) -> tuple[Path, keys.Engines]:
+    """Where builds are, and what the file says of engines; a machine without a file
+    has neither, and may still be looked at.
+    """
+    file = arguments.config or load.default_path()
+    if arguments.config is None and arguments.engines_dir and not file.exists():
+        return arguments.engines_dir, keys.Engines()
+    config = load.load(file).config
+    return arguments.engines_dir or Path(config.engines_dir), config.engines
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    found = survey(*_where(arguments))
+    if arguments.json:
+        print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+        return 0
+    rows = [("NAME", "ENGINE", "VERSION", "PROGRAM"), *map(_row, found.builds)]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    for row in rows:
+        cells = [text.ljust(width) for text, width in zip(row, widths, strict=False)]
+        print("  ".join([*cells, row[3]]))
+    for problem in found.problems:
+        print(f"warning: {problem.where}: {problem.what}")
+    return 0
+
+
+def _row(build: Build) -> tuple[str, str, str, str]:
+    return build.name, build.engine, build.version or "-", build.binary
+
+
+def _install(arguments: argparse.Namespace) -> int:
+    url = arguments.url
+    if "://" not in url:
+        url = Path(url).resolve().as_uri()
+    name = arguments.name or url.rpartition("/")[2].partition(".")[0]
+    wish = Wish(
+        name=name,
+        url=url,
+        sha256=arguments.sha256,
+        engine=arguments.engine,
+        binary=arguments.binary,
+    )
+    build = anyio.run(partial(install, wish, _where(arguments)[0]))
+    print(f"{build.name}: {build.engine} {build.version or ''} {build.binary}")
+    return 0
+
+
+def _roll_back(arguments: argparse.Namespace) -> int:
+    build = roll_back(_where(arguments)[0], arguments.name)
+    print(f"{build.name}: {build.engine} {build.version or ''} {build.binary}")
+    return 0
+
+
+def _stop(arguments: argparse.Namespace) -> int:
+    list(ask(arguments.socket, "stop", replica=arguments.replica))
+    again = f"llmgw engines start {arguments.replica}"
+    print(f"{arguments.replica} is stopped; `{again}` lets it run again")
+    return 0
+
+
+def _start(arguments: argparse.Namespace) -> int:
+    list(ask(arguments.socket, "start", replica=arguments.replica))
+    print(f"{arguments.replica} may run")
+    return 0
+
+
+def _logs(arguments: argparse.Namespace) -> int:
+    patience = None if arguments.follow else 10.0
+    said = ask(
+        arguments.socket,
+        "logs",
+        patience=patience,
+        replica=arguments.replica,
+        follow=arguments.follow,
+    )
+    for text in said:
+        print(text, end="", flush=True)
+    return 0

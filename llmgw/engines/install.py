@@ -1,0 +1,274 @@
+"""Install engine builds: fetch, verify, unpack aside, publish by one rename.
+
+    engines_dir/.builds/SHA256/     what was unpacked, never changed again
+    engines_dir/NAME                a link to it; replaced as a whole
+    engines_dir/.previous/NAME      the link before that, for rolling back
+
+A running engine keeps the folder it was started from, whatever the name now means.
+"""
+
+import hashlib
+import os
+import re
+import secrets
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import httpx
+import msgspec
+
+from llmgw.engines.installed import MANIFEST, PROGRAMS, Manifest, read
+from llmgw.engines.place import Build
+from llmgw.engines.unpack import CHUNK, Cap, remove, unpack
+from llmgw.errors import EngineError, Unreachable
+
+NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}"
+
+# The digest is of the file, not of what a server made of it on the way.
+_AS_IT_IS = {"Accept-Encoding": "identity"}
+
+Fetch = Callable[[str, Path], Awaitable[None]]
+
+
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
+    """What to install. *engine* and *binary*: where the archive has no manifest."""
+
+    name: str
+    url: str
+    sha256: str
+    engine: str | None = None
+    binary: str | None = None
+
+
+async def install(
+    wish: Wish, engines_dir: Path, *, fetch: Fetch | None = None, cap: Cap | None = None
+) -> Build:
+    """The build, at hand under its name. Installing it again costs nothing.
+
+    Unreachable where trying again may help, EngineError where it will not. Whatever
+    happens, and whenever it is interrupted, the name means a whole build or none.
+    """
+    _check(wish)
+    there = await anyio.to_thread.run_sync(_present, wish, engines_dir)
+    if there is not None:
+        return there
+    aside = await anyio.to_thread.run_sync(_make_aside, engines_dir)
+    try:
+        archive = aside / "archive"
+        await (fetch or download)(wish.url, archive)
+        return await anyio.to_thread.run_sync(
+            _publish, wish, archive, engines_dir, cap or Cap()
+        )
+    finally:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(remove, aside)
+
+
+async def download(url: str, to: Path, *, cap: Cap | None = None) -> None:
+    """*url* into the file *to*; file:// too. httpx's own proxies, https after https."""
+    limit = (cap or Cap()).size
+    if url.startswith("file://"):
+        await _copy(Path(url.removeprefix("file://")), to)
+        return
+    try:
+        async with (
+            httpx.AsyncClient(follow_redirects=True, timeout=30) as client,
+            client.stream("GET", url, headers=_AS_IT_IS) as response,
+            await anyio.open_file(to, "wb") as file,
+        ):
+            _accept(response, url)
+            async for chunk in response.aiter_raw(CHUNK):
+                limit -= len(chunk)
+                if limit < 0:
+                    raise EngineError("is larger than a build may be", where=url)
+                await file.write(chunk)
+    except httpx.HTTPError as error:
+        raise Unreachable(str(error) or "no answer", where=url) from error
+    except OSError as error:
+        raise EngineError(
+            f"cannot be written: {error.strerror}", where=str(to)
+        ) from error
+
+
+def _accept(response: httpx.Response, url: str) -> None:
+    if url.startswith("https:") and response.url.scheme != "https":
+        raise EngineError(f"is redirected to {response.url}, not https", where=url)
+    if response.status_code >= 500 or response.status_code == 429:
+        raise Unreachable(f"answers {response.status_code}", where=url)
+    if response.status_code != 200:
+        raise EngineError(f"answers {response.status_code}", where=url)
+
+
+async def _copy(source: Path, to: Path) -> None:
+    try:
+        async with (
+            await anyio.open_file(source, "rb") as there,
+            await anyio.open_file(to, "wb") as here,
+        ):
+            while chunk := await there.read(CHUNK):
+                await here.write(chunk)
+    except OSError as error:
+        raise EngineError(
+            f"cannot be read: {error.strerror}", where=str(source)
+        ) from error
+
+
+def _check(wish: Wish) -> None:
+    if not re.fullmatch(NAME, wish.name):
+        raise EngineError(
+            f"{wish.name!r} is no name for a build",
+            where="name",
+            fix="letters, digits, dots, dashes and underscores, at most 63",
+        )
+    if not re.fullmatch(r"[0-9a-fA-F]{64}", wish.sha256):
+        raise EngineError(f"{wish.sha256!r} is no SHA-256", where="sha256")
+    if not wish.url.startswith(("https://", "http://", "file:///")):
+        raise EngineError("is no https://, http:// or file:// address", where=wish.url)
+
+
+def _present(wish: Wish, engines_dir: Path) -> Build | None:
+    """The build, if the name already means it."""
+    link, store = engines_dir / wish.name, _store(wish, engines_dir)
+    if link.is_symlink() and link.resolve().is_relative_to(store.resolve()):
+        return read(link)
+    if link.exists() and not link.resolve().is_relative_to(_builds(engines_dir)):
+        raise EngineError(
+            "is there and was not installed by llmgw",
+            where=str(link),
+            fix="choose another name with --name",
+        )
+    return None
+
+
+def _builds(engines_dir: Path) -> Path:
+    return (engines_dir / ".builds").resolve()
+
+
+def _store(wish: Wish, engines_dir: Path) -> Path:
+    return engines_dir / ".builds" / wish.sha256.lower()
+
+
+def _make_aside(engines_dir: Path) -> Path:
+    """A folder of this process alone, on the same disk. Sweeps those of the dead."""
+    try:
+        (engines_dir / ".builds").mkdir(parents=True, exist_ok=True)
+        for old in engines_dir.glob(".tmp-*-*"):
+            pid = old.name.split("-")[1]
+            if not Path("/proc", pid).exists():
+                remove(old)
+        aside = engines_dir / f".tmp-{os.getpid()}-{secrets.token_hex(4)}"
+        aside.mkdir()
+    except OSError as error:
+        raise EngineError(
+            f"cannot be written: {error.strerror}",
+            where=str(engines_dir),
+            fix="set engines_dir in the node's file to a folder the agent may write",
+        ) from error
+    return aside
+
+
+def _publish(wish: Wish, archive: Path, engines_dir: Path, cap: Cap) -> Build:
+    try:
+        with archive.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != wish.sha256.lower():
+            raise EngineError(
+                f"has the SHA-256 {found}, not {wish.sha256}", where=wish.url
+            )
+        fresh = archive.with_name("build")
+        fresh.mkdir()
+        unpack(archive, fresh, cap=cap)
+        home = _home(fresh)
+        _describe(wish, home)
+        read(home)
+        store = _store(wish, engines_dir)
+        # On the disk before it has its name: after a power cut, a name without
+        # contents would be taken for the whole build.
+        os.sync()
+        if not store.exists():
+            fresh.rename(store)
+        point(engines_dir, wish.name, store / home.relative_to(fresh))
+        return read(engines_dir / wish.name)
+    except OSError as error:
+        raise EngineError(
+            f"cannot be written: {error.strerror}", where=str(engines_dir)
+        ) from error
+
+
+def _home(fresh: Path) -> Path:
+    """Where the build begins: archives often have one folder around everything."""
+    entries = list(fresh.iterdir())
+    if len(entries) == 1 and entries[0].is_dir() and not entries[0].is_symlink():
+        return entries[0]
+    return fresh
+
+
+def _describe(wish: Wish, home: Path) -> None:
+    """The manifest, with the digest that says which archive this was."""
+    path = home / MANIFEST
+    if path.is_file():
+        try:
+            manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
+        except msgspec.DecodeError as error:
+            raise EngineError(
+                f"its {MANIFEST} is no manifest: {error}", where=wish.url
+            ) from error
+        if wish.engine not in (None, manifest.engine):
+            raise EngineError(
+                f"is a build of {manifest.engine}, not of {wish.engine}", where=wish.url
+            )
+    else:
+        manifest = _guess(wish, home)
+    manifest = msgspec.structs.replace(manifest, digest=f"sha256:{wish.sha256.lower()}")
+    path.unlink(missing_ok=True)
+    path.write_bytes(msgspec.json.encode(manifest))
+
+
+def _guess(wish: Wish, home: Path) -> Manifest:
+    """An archive as its makers publish it, a wheel say: it has one such program."""
+    engine = wish.engine or "llamacpp"
+    program = PROGRAMS.get(engine, "")
+    found = [
+        str(path.relative_to(home))
+        for path in sorted(home.rglob(program or "/"))
+        if path.is_file() and os.access(path, os.X_OK)
+    ]
+    if wish.binary is not None:
+        found = [wish.binary]
+    if len(found) != 1:
+        raise EngineError(
+            f"has no {MANIFEST}, and {len(found)} programs {program or engine}",
+            where=wish.url,
+            fix="say which with --binary PATH",
+        )
+    return Manifest(engine=engine, binary=found[0])
+
+
+def point(engines_dir: Path, name: str, to: Path) -> None:
+    """Let *name* mean *to*, at once; what it meant is kept for rolling back."""
+    link = engines_dir / name
+    before = link.readlink() if link.is_symlink() else None
+    _replace(link, Path(os.path.relpath(to, engines_dir)))
+    if before is not None:
+        previous = engines_dir / ".previous" / name
+        previous.parent.mkdir(exist_ok=True)
+        _replace(previous, before)
+
+
+def roll_back(engines_dir: Path, name: str) -> Build:
+    """Let *name* mean the build before this one; once more, and it is back again."""
+    previous = engines_dir / ".previous" / name
+    if not previous.is_symlink():
+        raise EngineError(
+            f"there is no build before this one of {name}", where=str(engines_dir)
+        )
+    point(engines_dir, name, engines_dir / previous.readlink())
+    return read(engines_dir / name)
+
+
+def _replace(link: Path, target: Path) -> None:
+    fresh = link.with_name(f".link-{secrets.token_hex(4)}")
+    fresh.symlink_to(target)
+    fresh.replace(link)

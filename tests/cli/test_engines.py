@@ -1,0 +1,93 @@
+"""`llmgw engines` on the command line, and through the agent's door."""
+
+import hashlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from llmgw.agent.door import Door, Request
+from llmgw.cli import parse
+from llmgw.errors import EngineError
+from tests.engines.test_install import SERVER, manifest
+from tests.engines.test_unpack import tar
+
+
+def llmgw(*argv: str | Path) -> int:
+    arguments = parse([str(one) for one in argv])
+    return arguments.run(arguments)
+
+
+def archive(folder: Path, version: str) -> tuple[Path, str]:
+    path = tar(folder / f"{version}.tgz", SERVER, manifest(version=version))
+    return path, hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_a_build_is_installed_listed_and_rolled_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = tmp_path / "engines"
+    file = tmp_path / "agent.toml"
+    file.write_text(f'server = "http://cp:1"\nengines_dir = "{there}"\n')
+    for version in ("one", "two"):
+        path, digest = archive(tmp_path, version)
+        arguments = ("--sha256", digest, "--name", "llama", "--config", file)
+        assert llmgw("engines", "install", path, *arguments) == 0
+
+    assert llmgw("engines", "list", "--config", file) == 0
+    said = capsys.readouterr().out.splitlines()
+    [row] = [line.split() for line in said if f"{there}/.builds/" in line][-1:]
+    assert row[:3] == ["llama", "llamacpp", "two"]
+
+    assert llmgw("engines", "rollback", "llama", "--config", file) == 0
+    capsys.readouterr()
+    assert llmgw("engines", "list", "--json", "--config", file) == 0
+    found = json.loads(capsys.readouterr().out)
+    [build] = [one for one in found["builds"] if one["name"] == "llama"]
+    assert build["version"] == "one"
+
+
+def test_a_wrong_sum_installs_nothing(tmp_path: Path) -> None:
+    path, _ = archive(tmp_path, "one")
+    folder = ("--engines-dir", tmp_path / "engines")
+
+    with pytest.raises(EngineError, match="has the SHA-256"):
+        llmgw("engines", "install", path, "--sha256", "0" * 64, *folder)
+
+
+async def test_stop_start_and_logs_go_through_the_agents_door(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[dict[str, Any]] = []
+
+    async def answer(request: Request) -> AsyncIterator[Any]:
+        asked.append(dict(request))
+        if request["op"] == "logs":
+            yield "loading\n"
+            yield "ready\n"
+        else:
+            yield True
+
+    path = tmp_path / "agent.sock"
+    async with anyio.create_task_group() as group:
+        await group.start(
+            Door(path, {"stop": answer, "start": answer, "logs": answer}).run
+        )
+        with anyio.fail_after(10):
+            for argv in (("stop", "a-0"), ("start", "a-0"), ("logs", "-f", "a-0")):
+                code = await anyio.to_thread.run_sync(
+                    llmgw, "engines", *argv, "--socket", path
+                )
+                assert code == 0
+        group.cancel_scope.cancel()
+
+    assert asked == [
+        {"op": "stop", "replica": "a-0"},
+        {"op": "start", "replica": "a-0"},
+        {"op": "logs", "replica": "a-0", "follow": True},
+    ]
+    assert capsys.readouterr().out.endswith("loading\nready\n")
