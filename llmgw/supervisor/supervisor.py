@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import anyio
@@ -16,6 +17,7 @@ from llmgw.supervisor import adopt, cgroup, files, health, reaper
 from llmgw.supervisor.backend import Backend
 from llmgw.supervisor.keeper import Keeper, Tools
 from llmgw.supervisor.ledger import Ledger
+from llmgw.supervisor.logs import Logs
 from llmgw.supervisor.order import Order
 from llmgw.supervisor.ports import Ports
 from llmgw.supervisor.process import Processes
@@ -45,6 +47,11 @@ class Supervisor:
         self._ports = Ports(settings.port_range, settings.port_quarantine)
         self._keepers: dict[str, Keeper] = {}
         self._problems: dict[str, tuple[float, wire.Problem]] = {}
+        self._logs = Logs(
+            settings.log_max_bytes,
+            settings.log_keep,
+            lambda: [self.log_path(id) for id in self._keepers],
+        )
         self._tools: Tools | None = None
         self._group: TaskGroup | None = None
         self._alone_since: float | None = time.monotonic()
@@ -82,6 +89,7 @@ class Supervisor:
             await self._adopt(backends)
             group.start_soon(reaper.run, self._is_held)
             group.start_soon(self._stop_the_forgotten)
+            group.start_soon(self._logs.run)
             task_status.started()
 
     def _backends(self) -> dict[str, Backend]:
@@ -163,6 +171,12 @@ class Supervisor:
 
     def log_path(self, id: str) -> Path:
         return files.log_path(self._state_dir, id)
+
+    def log(
+        self, id: str, *, lines: int = 100, follow: bool = False
+    ) -> AsyncGenerator[bytes]:
+        """The end of what it wrote, and with *follow* what it goes on to write."""
+        return self._logs.read(self.log_path(id), lines=lines, follow=follow)
 
     def problems(self) -> tuple[wire.Problem, ...]:
         now = time.monotonic()

@@ -168,10 +168,10 @@ async def gone(pid: int, within: float = 5.0) -> None:
 
 
 async def fact(true: Callable[[], bool | Awaitable[bool]], within: float = 5.0) -> None:
-    """Waits for it, looking often."""
+    """Waits for it, looking often; what is no coroutine is asked in a thread."""
     with anyio.fail_after(within):
         while True:
-            found = true()
+            found = await run_sync(true)
             if found if isinstance(found, bool) else await found:
                 return
             await anyio.sleep(0.01)

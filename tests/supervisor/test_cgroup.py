@@ -1,0 +1,225 @@
+"""One cgroup per engine, in a real hierarchy."""
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from anyio.to_thread import run_sync
+
+from llmgw.errors import EngineError
+from llmgw.supervisor import files, procfs
+from llmgw.supervisor.cgroup import Cgroup, Tree, divide
+from llmgw.supervisor.launch import Launch, Limits
+from llmgw.supervisor.ledger import Entry, Identity, Ledger
+from llmgw.supervisor.process import Process, Processes
+from tests.supervisor.conftest import FAKE, fact, free_block, is_alive
+
+
+def hierarchy() -> Path | None:
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        fields = line.split()
+        if fields[2] == "cgroup2" and os.access(fields[1], os.W_OK):
+            return Path(fields[1])
+    return None
+
+
+@pytest.fixture
+def delegated() -> Iterator[Path]:
+    """A folder such as systemd gives to a unit that asks for one."""
+    mount = hierarchy()
+    if mount is None:
+        pytest.skip("run as root with cgroup2 mounted, or in a delegated unit")
+    path = mount / f"llmgw-{secrets.token_hex(4)}"
+    path.mkdir()
+    yield path
+    left = Cgroup(path)
+    for pid in left.pids():
+        os.kill(pid, signal.SIGKILL)
+    for _ in range(200):
+        left.remove()
+        if not path.exists():
+            return
+        signal.sigtimedwait([], 0.01)
+
+
+@pytest.fixture
+def ledger(state_dir: Path) -> Ledger:
+    ledger = Ledger(state_dir)
+    ledger.open()
+    return ledger
+
+
+async def started(
+    ledger: Ledger, tree: Tree, *options: str, limits: Limits | None = None
+) -> tuple[Process, Entry]:
+    """A fake engine of this tree, and its line."""
+    backend = Processes(ledger, tree)
+    port = free_block(1)
+    launch = Launch(
+        argv=(*FAKE, "--port", str(port), *options), limits=limits or Limits()
+    )
+    place = await run_sync(
+        files.lay_out, ledger.folder.parent, "fake-0", launch, ledger.tags("fake-0")
+    )
+    written: list[Entry] = []
+
+    def record(identity: Identity, cgroup: str | None) -> None:
+        written.append(
+            Entry(
+                machine=ledger.machine,
+                id="fake-0",
+                generation=1,
+                digest="d1",
+                identity=identity,
+                launch=launch,
+                cgroup=cgroup,
+            )
+        )
+
+    return await backend.start("fake-0", launch, place, record), written[0]
+
+
+async def test_an_engine_and_all_it_starts_are_in_its_cgroup_and_end_with_it(
+    ledger: Ledger, delegated: Path
+) -> None:
+    """T52, T54: whatever they call themselves and whoever their parent is."""
+    tree = Tree(delegated, frozenset())
+    process, entry = await started(ledger, tree, "--child", "double", "--ignore-term")
+    group = Cgroup(delegated / "engine-fake-0")
+    await fact(lambda: len(group.pids()) == 2)
+    pids = await run_sync(group.pids)
+    exit = await process.stop(signal.SIGTERM, 0.2)
+
+    assert process.identity.pid in pids
+    assert entry.cgroup == str(group.path)
+    assert exit.signal == signal.SIGKILL
+    for pid in pids:
+        assert not await is_alive(pid)
+    assert not group.path.exists()
+
+
+async def test_an_adopted_engine_is_still_held_by_its_cgroup(
+    ledger: Ledger, delegated: Path
+) -> None:
+    tree = Tree(delegated, frozenset())
+    first, entry = await started(ledger, tree, "--child", "double")
+    group = Cgroup(delegated / "engine-fake-0")
+    await fact(lambda: len(group.pids()) == 2)
+    pids = await run_sync(group.pids)
+    first.close()
+    adopted = await Processes(ledger, tree).adopt(entry)
+    assert adopted
+    await adopted.stop(signal.SIGTERM, 0.2)
+
+    for pid in pids:
+        assert not await is_alive(pid)
+
+
+async def test_an_engine_joins_before_its_first_instruction(
+    ledger: Ledger, delegated: Path
+) -> None:
+    """What it allocates at once is already counted."""
+    tree = Tree(delegated, frozenset())
+    backend = Processes(ledger, tree)
+    launch = Launch(argv=("/bin/cat", "/proc/self/cgroup"))
+    place = await run_sync(
+        files.lay_out, ledger.folder.parent, "fake-0", launch, ledger.tags("fake-0")
+    )
+    process = await backend.start("fake-0", launch, place, lambda _, __: None)
+    await process.exited()
+    await process.stop(signal.SIGKILL, 0)
+
+    assert "/engine-fake-0\n" in place.log.read_text()
+
+
+def test_limits_are_written_where_the_kernel_reads_them(tmp_path: Path) -> None:
+    """Over a folder: this machine's hierarchy may have no controllers to give."""
+    tree = Tree(tmp_path, frozenset(("memory", "cpu", "cpuset")))
+
+    made = tree.make("x", Limits(memory=8 << 30, cpus=2.5, cpuset=(0, 1, 4)))
+
+    assert {f.name: f.read_text() for f in made.path.iterdir()} == {
+        "memory.max": str(8 << 30),
+        "memory.oom.group": "1",
+        "cpu.max": "250000 100000",
+        "cpuset.cpus": "0,1,4",
+    }
+
+
+def test_without_controllers_nothing_is_limited_and_it_is_said(tmp_path: Path) -> None:
+    tree = Tree(tmp_path, frozenset())
+
+    made = tree.make("x", Limits(memory=1 << 30))
+
+    assert list(made.path.iterdir()) == []
+    assert "nothing is limited" in tree.describe()
+
+
+def test_a_limit_that_cannot_be_set_is_an_error_of_that_engine(tmp_path: Path) -> None:
+    (tmp_path / "engine-x" / "memory.max").mkdir(parents=True)
+    tree = Tree(tmp_path, frozenset(("memory",)))
+
+    with pytest.raises(EngineError, match="cannot be made or limited"):
+        tree.make("x", Limits(memory=1))
+
+
+def test_killed_for_memory_is_counted(tmp_path: Path) -> None:
+    (tmp_path / "memory.events").write_text("low 0\nhigh 0\nmax 9\noom 2\noom_kill 3\n")
+
+    assert Cgroup(tmp_path).ooms() == 3
+    assert Cgroup(tmp_path / "absent").ooms() is None
+
+
+def test_dividing_moves_the_agent_below_and_keeps_engines_apart(
+    delegated: Path,
+) -> None:
+    """A cgroup with children may hold no process itself."""
+    with subprocess.Popen(["sleep", "60"]) as agent:
+        (delegated / "cgroup.procs").write_text(str(agent.pid))
+        tree = divide(delegated)
+        assert tree
+        moved = procfs.cgroup(agent.pid)
+        agent.kill()
+
+    assert moved == delegated / "agent"
+    assert (delegated / "cgroup.procs").read_text() == ""
+
+
+def test_what_was_not_delegated_is_left_alone(delegated: Path) -> None:
+    """Root may write everywhere; that makes nothing its own."""
+    if os.geteuid() != 0:
+        pytest.skip("run as root: only root may write where nothing was delegated")
+    program = "from llmgw.supervisor import cgroup\nprint(cgroup.delegated() is None)\n"
+    with subprocess.Popen(
+        ["sh", "-c", 'read x; exec "$@"', "sh", sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as agent:
+        assert agent.stdin
+        (delegated / "cgroup.procs").write_text(str(agent.pid))
+        out, _ = agent.communicate(b"go\n")
+        assert out == b"True\n"
+    assert not (delegated / "agent").exists()
+
+
+def test_what_systemd_delegated_is_divided(delegated: Path) -> None:
+    os.setxattr(delegated, "trusted.delegate", b"1")
+    program = (
+        "from llmgw.supervisor import cgroup\nprint(cgroup.delegated().describe())\n"
+    )
+    with subprocess.Popen(
+        ["sh", "-c", 'read x; exec "$@"', "sh", sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as agent:
+        assert agent.stdin
+        (delegated / "cgroup.procs").write_text(str(agent.pid))
+        out, _ = agent.communicate(b"go\n")
+
+    assert out.startswith(b"no controllers") or b"memory" in out
+    assert (delegated / "agent").exists()
