@@ -28,8 +28,8 @@ class Engine(Section, frozen=True, kw_only=True):
     allow_args: Annotated[
         tuple[str, ...],
         key(
-            "Arguments that a replica may set, as names with their dashes; * stands for "
-            "any letters.",
+            "Arguments that a replica may set, as names with their dashes; * stands "
+            "for any letters.",
             example=["--temp"],
             kind="name",
         ),

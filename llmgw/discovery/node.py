@@ -1,6 +1,8 @@
 """Who this machine is, and on which address and interface others reach it."""
 
+import errno
 import ipaddress
+import logging
 import os
 import socket
 import threading
@@ -12,6 +14,8 @@ from msgspec import Struct
 from llmgw.config.address import Address, unmapped
 from llmgw.discovery import netlink
 from llmgw.discovery.netlink import IP, Link, Route
+
+log = logging.getLogger(__name__)
 
 # Longest common prefixes of RFC 6724: precedence and label of an address.
 _POLICY: tuple[tuple[ipaddress.IPv6Network, int, int], ...] = tuple(
@@ -168,10 +172,13 @@ def _ips(address: Address, machine: Machine) -> tuple[IP, ...]:
     # getaddrinfo takes a lone 0 as an address; to us it is a name nobody has.
     if address.host == "0":
         raise OSError(0, "no such name")
-    return machine.lookup(address.host)
+    return tuple(map(unmapped, machine.lookup(address.host)))
 
 
 def _route(ip: IP, port: int, link: int | None, machine: Machine) -> Route | OSError:
+    # The kernel names a route to such an address, and refuses to connect along it.
+    if ip.version == 6 and ip.is_link_local and link is None:
+        return OSError(errno.EINVAL, "a link-local address needs a zone")
     try:
         return machine.route(ip, port, link=link)
     except OSError as error:
@@ -241,7 +248,11 @@ def interface_of(address: str, machine: Machine | None = None) -> str | None:
     ip = parsed(address)
     if ip is None:
         return None
-    links = machine.links()
+    try:
+        links = machine.links()
+    except OSError as error:
+        log.warning("interfaces cannot be listed: %s", _words(error))
+        return None
     if len(found := holders(ip, links)) == 1 and not found[0].is_loopback:
         return found[0].name
     way = _route(_FAR[ip.version], 443, None, machine)

@@ -5,6 +5,7 @@ import socket
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ def main() -> None:
     given = json.load(sys.stdin)
     if isinstance(given["dns"], dict):
         _serve_names(given["dns"])
+    elif given["dns"] == "silent":
+        _bound()
     json.dump([_answer(question) for question in given["questions"]], sys.stdout)
 
 
@@ -34,6 +37,12 @@ def _answer(question: dict[str, Any]) -> Any:
                 return None
             way = toward(address, Here())
             return None if way.source is None else str(way.source)
+        case "impatient":
+            address = parse(question["server"])
+            assert not isinstance(address, Complaint)
+            started = time.monotonic()
+            way = toward(address, Here(limit=question["limit"]))
+            return {"reason": way.reason, "after": time.monotonic() - started}
         case "tcp_source":
             with socket.socket() as probe:
                 probe.setblocking(False)
@@ -57,9 +66,19 @@ def _resolve(question: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _serve_names(table: dict[str, list[str]]) -> None:
+def _bound() -> socket.socket:
+    """A name server that hears everything; kept, or it would be closed and refuse."""
     server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     server.bind(("127.0.0.1", 53))
+    _HEARD.append(server)
+    return server
+
+
+_HEARD: list[socket.socket] = []
+
+
+def _serve_names(table: dict[str, list[str]]) -> None:
+    server = _bound()
 
     def run() -> None:
         while True:
