@@ -49,7 +49,8 @@ class Desk:
         self._pool = Pool(
             settings.connections,
             Budget(settings.rate_limit),
-            Quiet(settings.quiet_hours) if settings.quiet_hours else None,
+            quiet=Quiet(settings.quiet_hours) if settings.quiet_hours else None,
+            stall=begin.stall,
         )
         self._latest: dict[int, Progress] = {}
 

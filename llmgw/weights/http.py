@@ -26,8 +26,6 @@ from llmgw.weights.proxies import proxy_for
 from llmgw.weights.sources import masked
 
 CONNECT_TIMEOUT = 15.0
-# Nothing for so long is a stall: a load balancer that lost its backend keeps the
-# connection open and says nothing, for ever.
 STALL_TIMEOUT = 30.0
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _AGAIN = frozenset(
@@ -88,7 +86,7 @@ class Body:
             # One recv and no more: what has come is on disk before the next is awaited.
             count = self._response.fp.readinto1(view)
         except TimeoutError as error:
-            raise Again(f"nothing came for {STALL_TIMEOUT:.0f} s") from error
+            raise Again("nothing came for too long") from error
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise Again(
                 f"the connection broke: {error or type(error).__name__}"
@@ -101,7 +99,10 @@ class Body:
 class Client:
     """The connections of one thread. They are kept and used again."""
 
-    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self, stall: float = STALL_TIMEOUT, environ: Mapping[str, str] = os.environ
+    ) -> None:
+        self._stall = stall
         self._environ = environ
         self._open: dict[tuple[str, str, Access], http.client.HTTPConnection] = {}
 
@@ -256,7 +257,7 @@ class Client:
             )
         try:
             connection.connect()
-            connection.sock.settimeout(STALL_TIMEOUT)
+            connection.sock.settimeout(self._stall)
         except ssl.SSLCertVerificationError as error:
             connection.close()
             raise Denied(

@@ -18,6 +18,9 @@ class Begin(Struct, frozen=True, kw_only=True, tag="begin"):
     # A claim whose count stands still for so long is taken over. Ten beats: an NFS
     # server that fails over takes some twenty seconds.
     silence: float = 20.0
+    # Nothing for so long is a stall: a load balancer that lost its backend keeps the
+    # connection open and says nothing, for ever.
+    stall: float = 30.0
 
 
 class Fetch(Struct, frozen=True, kw_only=True, tag="fetch"):

@@ -9,7 +9,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from llmgw.weights.faults import Again, Denied
-from llmgw.weights.http import Access, Body, Client, Meta
+from llmgw.weights.http import STALL_TIMEOUT, Access, Body, Client, Meta
 from llmgw.weights.sources import masked
 
 ReadInto = Callable[[memoryview], int]
@@ -55,8 +55,8 @@ class Opened(Struct, frozen=True, kw_only=True):
 class Reader:
     """What one thread reads with: its connections, kept from range to range."""
 
-    def __init__(self) -> None:
-        self.client = Client()
+    def __init__(self, stall: float = STALL_TIMEOUT) -> None:
+        self.client = Client(stall)
 
     @contextmanager
     def range(self, origin: Origin, start: int, end: int) -> Generator[Opened]:

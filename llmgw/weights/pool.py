@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 
 from llmgw.weights.budget import Budget, Quiet
+from llmgw.weights.http import STALL_TIMEOUT
 from llmgw.weights.origin import Reader
 from llmgw.weights.part import BLOCK
 from llmgw.weights.transfer import Transfer
@@ -15,8 +16,14 @@ class Pool:
     """Up to *connections* threads; each takes a piece, brings it, takes the next."""
 
     def __init__(
-        self, connections: int, budget: Budget, quiet: Quiet | None = None
+        self,
+        connections: int,
+        budget: Budget,
+        *,
+        quiet: Quiet | None = None,
+        stall: float = STALL_TIMEOUT,
     ) -> None:
+        self._stall = stall
         self._quiet = quiet
         self._connections = connections
         self.budget = budget
@@ -49,7 +56,7 @@ class Pool:
             self._transfers.remove(transfer)
 
     def _work(self) -> None:
-        reader = Reader()
+        reader = Reader(self._stall)
         block = memoryview(bytearray(BLOCK))
         while True:
             transfer, piece = self._next(reader)

@@ -25,6 +25,11 @@ from llmgw.weights.waiting import PATIENCE, is_too_long, wait_after
 log = logging.getLogger(__name__)
 
 
+# A connection this many times slower than the mean of all, for so long, is given up.
+DRAG = 10
+DRAG_AFTER = 15.0
+
+
 class Transfer:
     """What the pool's threads work on. Any thread may call what is public."""
 
@@ -49,7 +54,9 @@ class Transfer:
         self._working = 0
         self._failures = 0
         self._front = 0
-        self.done = sum(part.upto)
+        self.done = self._had = sum(part.upto)
+        self._began = clock()
+        self.drag_after = DRAG_AFTER
 
     # The pool's side ----------------------------------------------------------------
 
@@ -83,6 +90,7 @@ class Transfer:
     ) -> None:
         start = piece * self.part.begun.piece
         at, end = start + self.part.upto[piece], start + self.part.length(piece)
+        first, begun = at, self._clock()
         with reader.range(self.origin, at, end) as opened:
             digest = hashlib.sha256() if opened.sha256 else None
             while at < end:
@@ -97,6 +105,7 @@ class Transfer:
                 else:
                     digest.update(block[:count])
                 self._pause.wait(budget.take(count))
+                self._stop_if_dragging(at - first, self._clock() - begun)
         if digest is not None:
             # Only now does it count: the hash of the whole runs right behind.
             if digest.hexdigest() != opened.sha256:
@@ -108,6 +117,18 @@ class Transfer:
             raise Cancelled
         if self.error:
             raise Again("given up elsewhere")
+
+    def _stop_if_dragging(self, count: int, seconds: float) -> None:
+        """Give up a connection that is far behind the others: a new one is as they are.
+
+        A path through a sick link, or one worker of a server that swaps, would hold
+        up the end of the file by hours, and is never quite silent.
+        """
+        if seconds < self.drag_after or not self._working:
+            return
+        mean = (self.done - self._had) / (self._clock() - self._began) / self._working
+        if count / seconds < mean / DRAG:
+            raise Again("far slower than the other connections")
 
     def _arrived(self, piece: int, upto: int) -> None:
         before = self.part.upto[piece]

@@ -21,6 +21,8 @@ class FetchProcess:
         *,
         prefix: tuple[str, ...] = (),
         silence: float = 20.0,
+        stall: float = 30.0,
+        model_dirs: tuple[Path, ...] = (),
         limit: Callable[[], None] | None = None,
     ) -> None:
         self._process = subprocess.Popen(
@@ -31,7 +33,11 @@ class FetchProcess:
         )
         self.pid = self._process.pid
         begin = Begin(
-            settings=settings or keys.Weights(), cache=str(cache), silence=silence
+            settings=settings or keys.Weights(),
+            cache=str(cache),
+            model_dirs=tuple(map(str, model_dirs)),
+            silence=silence,
+            stall=stall,
         )
         self._tell(line(begin))
 

@@ -10,7 +10,7 @@ import pytest
 from llmgw.weights.journal import Begun, Journal, read
 from llmgw.weights.order import Done, Working
 from llmgw.weights.parts import WORK
-from tests.fakes.weights_server import File, Request, WeightsServer
+from tests.fakes.weights_server import File, Hang, Request, WeightsServer
 from tests.weights.conftest import MIB, noise
 from tests.weights.process import FetchProcess
 
@@ -158,6 +158,22 @@ def test_a_file_that_changes_on_the_way_is_begun_anew(
 
     assert isinstance(ended, Done)
     assert Path(ended.path).read_bytes() == newer
+
+
+def test_a_server_that_falls_silent_is_left_and_asked_again(
+    tmp_path: Path, server: WeightsServer
+) -> None:
+    content = noise(20 * MIB)
+    server.put("/model", content)
+    server.spoil("/model", Hang(at=3 * MIB), times=2)
+
+    with FetchProcess(tmp_path, stall=0.5) as process:
+        process.ask(server.url("/model"))
+        ended = process.ended()
+
+    assert isinstance(ended, Done)
+    assert Path(ended.path).read_bytes() == content
+    assert server.sent() <= len(content) + 1
 
 
 def test_after_a_power_cut_only_what_was_synced_counts(tmp_path: Path) -> None:

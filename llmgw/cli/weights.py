@@ -1,0 +1,164 @@
+"""`llmgw weights`: what lies in the cache, is it whole, and what may leave."""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from llmgw.config.load import default_path, load
+from llmgw.errors import WeightsError
+from llmgw.weights import marker
+from llmgw.weights.cache import Cache, Item, choose
+from llmgw.weights.space import shown
+from llmgw.weights.verify import sha256
+
+EXAMPLE = """\
+example:
+  llmgw weights list
+  llmgw weights verify hf://Qwen/Qwen2.5-0.5B-Instruct-GGUF@9217f5d…
+  llmgw weights evict https/host/model.gguf
+"""
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "weights",
+        help="list, verify, pin and evict what was fetched",
+        description="What lies in weights_cache. Works with or without an agent.",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE")
+    parser.add_argument("--cache", type=Path, metavar="DIR", help="another folder")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    verbs = parser.add_subparsers(metavar="VERB", required=True)
+    for name, told, act in (
+        ("list", "what lies there, the longest unused first", _list),
+        ("verify", "read it all and compare the digests", _verify),
+        ("pin", "never evict it", _pin),
+        ("unpin", "let it be evicted again", _unpin),
+        ("evict", "remove it", _evict),
+    ):
+        verb = verbs.add_parser(name, help=told, description=told)
+        if name != "list":
+            verb.add_argument(
+                "names",
+                nargs="*" if name == "verify" else "+",
+                metavar="NAME",
+                help="a source or a folder, as `llmgw weights list` shows them",
+            )
+        verb.set_defaults(act=act)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    cache = Cache(_root(arguments.config, arguments.cache))
+    act: Callable[[Cache, argparse.Namespace], int] = arguments.act
+    return act(cache, arguments)
+
+
+def _root(config: Path | None, cache: Path | None) -> Path:
+    if cache is not None:
+        return cache.absolute()
+    file = config or default_path()
+    if config is None and not file.exists():
+        return choose(None, ())
+    found = load(file).config
+    written = Path(found.weights_cache) if found.weights_cache else None
+    return choose(written, tuple(map(Path, found.model_dirs)))
+
+
+def _list(cache: Cache, arguments: argparse.Namespace) -> int:
+    items = cache.items()
+    if arguments.json:
+        _print_json({"cache": str(cache.root), "weights": msgspec.to_builtins(items)})
+        return 0
+    for item in items:
+        why = "pinned" if item.pinned else item.in_use or "unused"
+        print(f"{shown(item.size):>10}  {_ago(item.used_s_ago):>8}  {item.folder}")
+        for source in item.sources:
+            print(f"{'':20}  {source}  ({item.files} files, {why})")
+    total = shown(sum(item.size for item in items))
+    print(f"{total:>10}  {len(items)} in {cache.root}")
+    return 0
+
+
+def _ago(seconds: float) -> str:
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit}"
+    return "now"
+
+
+def _verify(cache: Cache, arguments: argparse.Namespace) -> int:
+    items = _named(cache, arguments.names) if arguments.names else cache.items()
+    wrong: list[dict[str, str]] = []
+    for item in items:
+        folder = cache.root / item.folder
+        for name, entry in marker.read(folder).files.items():
+            fault = _fault(folder / name, entry)
+            if fault:
+                wrong.append({"path": str(folder / name), "what": fault})
+            if not arguments.json:
+                print(f"{folder / name}: {fault or 'right'}", flush=True)
+    if arguments.json:
+        _print_json({"verified": len(items), "wrong": wrong})
+    return 1 if wrong else 0
+
+
+def _fault(path: Path, entry: marker.Entry) -> str:
+    try:
+        size = path.stat().st_size
+        if size != entry.size:
+            return f"is {size} bytes long, {entry.size} were published"
+        found = sha256(path, lambda _what, _done, _total: None)
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    return "" if found == entry.sha256 else f"is sha256:{found}, was {entry.sha256}"
+
+
+def _pin(cache: Cache, arguments: argparse.Namespace) -> int:
+    return _each(cache, arguments, cache.pin, "pinned")
+
+
+def _unpin(cache: Cache, arguments: argparse.Namespace) -> int:
+    return _each(cache, arguments, cache.unpin, "unpinned")
+
+
+def _evict(cache: Cache, arguments: argparse.Namespace) -> int:
+    return _each(cache, arguments, cache.evict, "evicted")
+
+
+def _each(
+    cache: Cache,
+    arguments: argparse.Namespace,
+    act: Callable[[Item], None],
+    done: str,
+) -> int:
+    items = _named(cache, arguments.names)
+    for item in items:
+        act(item)
+        if not arguments.json:
+            print(f"{done} {item.folder}, {shown(item.size)}")
+    if arguments.json:
+        _print_json({done: [item.folder for item in items]})
+    return 0
+
+
+def _named(cache: Cache, names: list[str]) -> list[Item]:
+    """What the names mean, each at least one thing."""
+    found: dict[str, Item] = {}
+    for name in names:
+        items = cache.find(name)
+        if not items:
+            raise WeightsError(
+                "no such weights", where=name, fix="`llmgw weights list` names them"
+            )
+        found |= {item.folder: item for item in items}
+    return list(found.values())
+
+
+def _print_json(facts: Any) -> None:
+    print(msgspec.json.format(msgspec.json.encode(facts)).decode())

@@ -1,0 +1,86 @@
+"""`llmgw weights` over a cache that was filled by fetching."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.weights_server import WeightsServer
+from tests.weights.conftest import asking
+
+
+def llmgw(cache: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "llmgw", "weights", "--cache", str(cache), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+@pytest.fixture
+async def cache(tmp_path: Path) -> Path:
+    with WeightsServer() as server:
+        async with asking(tmp_path) as weights:
+            for name in ("old", "new"):
+                server.put(f"/{name}.gguf", name.encode() * 1000)
+                url = server.url(f"/{name}.gguf")
+                path = await weights.ensure(url, None, lambda _: None)
+                if name == "old":
+                    os.utime(path.parent / ".llmgw-used", (1e9, 1e9))
+    return tmp_path
+
+
+def folders(cache: Path) -> list[str]:
+    found = json.loads(llmgw(cache, "--json", "list").stdout)
+    return [item["folder"] for item in found["weights"]]
+
+
+async def test_the_longest_unused_is_listed_first(cache: Path) -> None:
+    assert [Path(f).name for f in folders(cache)] == ["old.gguf", "new.gguf"]
+
+
+async def test_what_was_changed_is_found(cache: Path) -> None:
+    assert llmgw(cache, "verify").returncode == 0
+
+    (cache / folders(cache)[0] / "old.gguf").write_bytes(b"OLD" * 1000)
+    ended = llmgw(cache, "verify")
+
+    assert ended.returncode == 1
+    assert "old.gguf: is sha256:" in ended.stdout
+    assert "new.gguf: right" in ended.stdout
+
+
+async def test_what_is_pinned_stays_until_it_is_not(cache: Path) -> None:
+    old, new = folders(cache)
+    llmgw(cache, "pin", old)
+
+    refused = llmgw(cache, "evict", old)
+    assert refused.returncode == 1
+    assert "is pinned" in refused.stderr
+
+    llmgw(cache, "unpin", old)
+    assert llmgw(cache, "evict", old).returncode == 0
+    assert folders(cache) == [new]
+    assert not (cache / old).exists()
+
+
+async def test_what_a_process_has_open_stays(cache: Path) -> None:
+    old = folders(cache)[0]
+    with (cache / old / "old.gguf").open("rb"):
+        refused = llmgw(cache, "evict", old)
+
+    assert refused.returncode == 1
+    assert "a process has it open" in refused.stderr
+    assert (cache / old / "old.gguf").exists()
+
+
+async def test_a_name_that_means_nothing_is_said_to(cache: Path) -> None:
+    ended = llmgw(cache, "evict", "../../etc")
+
+    assert ended.returncode == 1
+    assert "no such weights" in ended.stderr
