@@ -9,6 +9,7 @@ from llmgw.weights.http import STALL_TIMEOUT
 from llmgw.weights.origin import Reader
 from llmgw.weights.part import BLOCK
 from llmgw.weights.transfer import Transfer
+from llmgw.weights.width import Width
 from llmgw.wire import Progress
 
 
@@ -30,7 +31,9 @@ class Pool:
         self._changed = threading.Condition()
         self._transfers: list[Transfer] = []
         self._threads = 0
-        self._idle = 0
+        self._working = 0
+        self._width = Width(connections)
+        self._moved = 0
 
     def add(self, transfer: Transfer) -> None:
         """Have *transfer* worked on until `remove`."""
@@ -60,8 +63,12 @@ class Pool:
         block = memoryview(bytearray(BLOCK))
         while True:
             transfer, piece = self._next(reader)
+            before = transfer.part.upto[piece]
             transfer.fetch(piece, reader, block, self.budget)
             with self._changed:
+                self._working -= 1
+                self._moved += max(0, transfer.part.upto[piece] - before)
+                self._width.saw(self._moved, time.monotonic())
                 # A piece that broke is on the list again; others may be waiting.
                 self._changed.notify_all()
 
@@ -73,13 +80,20 @@ class Pool:
                     reader.client.close()
                     self._changed.wait(1.0)
                     continue
-                for number, transfer in enumerate(self._transfers):
-                    piece = transfer.take()
-                    if piece is not None:
-                        # The next piece is another file's, if there is one: a large
-                        # file does not hold up the small ones beside it.
-                        self._transfers.append(self._transfers.pop(number))
-                        return transfer, piece
+                taken = self._take() if self._working < self._width.now else None
+                if taken is not None:
+                    self._working += 1
+                    return taken
                 self._changed.wait(0.25)
                 if time.monotonic() - since > 30:
                     reader.client.close()
+
+    def _take(self) -> tuple[Transfer, int] | None:
+        for number, transfer in enumerate(self._transfers):
+            piece = transfer.take()
+            if piece is not None:
+                # The next piece is another file's, if there is one: a large file does
+                # not hold up the small ones beside it.
+                self._transfers.append(self._transfers.pop(number))
+                return transfer, piece
+        return None

@@ -1,0 +1,217 @@
+"""How fast weights come, beside what people use: `python -m tests.bench.weights`
+
+One loopback server, one file, one run. Each client fetches it into memory-backed
+storage, with and without 20 ms before every answer, as a far server has. Ours
+includes SHA-256 and the sync; the others write and do not look.
+"""
+
+import argparse
+import contextlib
+import hashlib
+import http.server
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+MIB = 1024 * 1024
+NAME = "/bench/model/resolve/main/model.gguf"
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    """Sends the file by sendfile: the server must not be what is measured."""
+
+    protocol_version = "HTTP/1.1"
+    file: Path
+    sha256: str
+    delay: float
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+    def setup(self) -> None:
+        # A connection costs a round trip before the first request does.
+        time_out(self.delay)
+        super().setup()
+
+    def do_HEAD(self) -> None:
+        self._answer(body=False)
+
+    def do_GET(self) -> None:
+        self._answer(body=True)
+
+    def _answer(self, *, body: bool) -> None:
+        time_out(self.delay)
+        size = self.file.stat().st_size
+        found = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+        start, end = 0, size
+        if found:
+            start = int(found[1])
+            end = min(int(found[2]) + 1, size) if found[2] else size
+        self.send_response(206 if found else 200)
+        if found:
+            self.send_header("Content-Range", f"bytes {start}-{end - 1}/{size}")
+        self.send_header("ETag", f'"{self.sha256}"')
+        self.send_header("Accept-Ranges", "bytes")
+        self.send_header("X-Repo-Commit", "0" * 40)
+        self.send_header("Content-Length", str(end - start))
+        self.end_headers()
+        if not body:
+            return
+        self.wfile.flush()
+        with self.file.open("rb") as file, contextlib.suppress(OSError):
+            while start < end:
+                start += os.sendfile(
+                    self.connection.fileno(), file.fileno(), start, end - start
+                )
+
+
+def time_out(seconds: float) -> None:
+    if seconds:
+        threading.Event().wait(seconds)
+
+
+def serve(file: Path, sha256: str, delay: float) -> None:
+    class Handler(_Handler):
+        pass
+
+    Handler.file, Handler.sha256, Handler.delay = file, sha256, delay
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    sys.stdout.write(f"{server.server_address[1]}\n")
+    sys.stdout.flush()
+    server.serve_forever()
+
+
+@contextlib.contextmanager
+def serving(file: Path, sha256: str, delay: float) -> Iterator[str]:
+    command = [sys.executable, "-m", "tests.bench.weights", "--serve"]
+    command += [str(file), sha256, str(delay)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+        process.kill()
+
+
+def clients(base: str, sha256: str, to: Path) -> dict[str, list[str]]:
+    """The command of each client that is installed here."""
+    url = base + NAME
+    hub = (
+        "import sys; from huggingface_hub import hf_hub_download as get;"
+        "get('bench/model', 'model.gguf', local_dir=sys.argv[1])"
+    )
+    found = {
+        "llmgw": [
+            *(sys.executable, "-m", "llmgw", "pull", url),
+            *("--digest", sha256, "--to", str(to), "--json"),
+        ]
+    }
+    if shutil.which("curl"):
+        found["curl"] = ["curl", "-sSfo", str(to / "model.gguf"), url]
+    if shutil.which("curl") and shutil.which("sha256sum"):
+        # What a person types who wants to know that it is the right file.
+        both = 'curl -sSfo "$1" "$2" && sha256sum "$1" >/dev/null'
+        target = str(to / "model.gguf")
+        found["curl, sha256sum"] = ["sh", "-c", both, "sh", target, url]
+    if shutil.which("aria2c"):
+        found["aria2c -x16"] = ["aria2c", "-q", "-x16", "-s16", "-k1M"]
+        found["aria2c -x16"] += ["--file-allocation=none", "-d", str(to), url]
+    with contextlib.suppress(ImportError):
+        import huggingface_hub  # noqa: F401 -- whether it is there
+
+        found["huggingface_hub"] = [sys.executable, "-c", hub, str(to)]
+    return found
+
+
+def measure(command: list[str], base: str, size: int) -> dict[str, float]:
+    """Seconds, CPU seconds for each GiB, and the peak memory of one process in MiB."""
+    began = time.perf_counter()
+    pid = os.posix_spawnp(
+        command[0],
+        command,
+        {**os.environ, "HF_ENDPOINT": base, "HF_HUB_DISABLE_PROGRESS_BARS": "1"},
+        file_actions=[(os.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_WRONLY, 0)],
+    )
+    _, status, usage = os.wait4(pid, 0)
+    seconds = time.perf_counter() - began
+    if status:
+        raise SystemExit(f"{command[0]} ended with {status}")
+    return {
+        "mib_per_s": size / MIB / seconds,
+        "cpu_s_per_gib": (usage.ru_utime + usage.ru_stime) / (size / 1024 / MIB),
+        "peak_mib": usage.ru_maxrss / 1024,
+    }
+
+
+def bench(size: int, delays: tuple[float, ...], rounds: int) -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = []
+    with tempfile.TemporaryDirectory(dir=_fast()) as folder:
+        file = Path(folder) / "served"
+        # Bit by bit: what this process has ever taken, its children are told to take.
+        with file.open("wb") as made:
+            for number in range(size // MIB):
+                made.write(random.Random(number).randbytes(MIB))
+        with file.open("rb") as opened:
+            sha256 = hashlib.file_digest(opened, "sha256").hexdigest()
+        for delay in delays:
+            with serving(file, sha256, delay) as base:
+                best: dict[str, dict[str, float]] = {}
+                # In turn, so that whatever else the machine does meets all of them.
+                for _ in range(rounds):
+                    for name in clients(base, sha256, Path(folder)):
+                        to = Path(folder) / "to"
+                        to.mkdir()
+                        found = measure(clients(base, sha256, to)[name], base, size)
+                        shutil.rmtree(to)
+                        if found["mib_per_s"] > best.get(name, found)["mib_per_s"]:
+                            best[name] = found
+                        best.setdefault(name, found)
+            rows += [
+                {"delay_ms": delay * 1000, "client": name, **found}
+                for name, found in best.items()
+            ]
+    return rows
+
+
+def _fast() -> str:
+    """Storage that is not what is measured."""
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--serve", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--mib", type=int, default=1024, help="size of the file")
+    parser.add_argument("--rounds", type=int, default=3, help="the best of so many")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.serve:
+        file, sha256, delay = arguments.serve
+        serve(Path(file), sha256, float(delay))
+        return
+    rows = bench(arguments.mib * MIB, (0.0, 0.02), arguments.rounds)
+    if arguments.json:
+        sys.stdout.write(json.dumps(rows, indent=2) + "\n")
+        return
+    for row in rows:
+        peers = [r for r in rows if r["delay_ms"] == row["delay_ms"]]
+        fastest = max(
+            float(str(r["mib_per_s"])) for r in peers if r["client"] != "llmgw"
+        )
+        sys.stdout.write(
+            f"{row['delay_ms']:>4.0f} ms  {row['client']:<16} "
+            f"{row['mib_per_s']:7.0f} MiB/s  {row['cpu_s_per_gib']:5.2f} CPU s/GiB  "
+            f"{row['peak_mib']:5.0f} MiB peak  "
+            f"{float(str(row['mib_per_s'])) / fastest:5.2f} x the fastest other\n"
+        )
+
+
+if __name__ == "__main__":
+    main()
