@@ -1,0 +1,186 @@
+"""What an operator sends, checked strictly and with every fault named at once.
+
+The wire is lenient and this door is not: a field that nobody knows is a typo here. The
+models are made from the messages of wire.py, so that a field is written once.
+"""
+
+import types
+from collections.abc import Iterable
+from typing import Annotated, Any, Union, cast, get_args, get_origin
+
+import msgspec
+from msgspec import Struct
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    create_model,
+)
+
+from llmgw.wire import ID_PATTERN, Build, EngineKind, Group, Lora, Model, Replica
+
+# What the wire leaves to the reader and a person gets told at once.
+_NARROWER: dict[tuple[type[Struct], str], Any] = {
+    (Replica, "id"): Annotated[str, Field(pattern=ID_PATTERN)],
+    # Left out: counted here (state.numbered).
+    (Replica, "generation"): Annotated[int | None, Field(ge=1)],
+    (Replica, "engine"): EngineKind,
+    (Replica, "cpus"): Annotated[float | None, Field(gt=0)],
+    (Replica, "memory"): Annotated[int | None, Field(gt=0)],
+    (Replica, "context"): Annotated[int | None, Field(gt=0)],
+    (Replica, "parallel"): Annotated[int | None, Field(gt=0)],
+    (Replica, "port"): Annotated[int | None, Field(ge=1, le=65535)],
+    (Model, "name"): Annotated[str, Field(min_length=1)],
+    (Lora, "source"): Annotated[str, Field(min_length=1)],
+    (Group, "rank"): Annotated[int, Field(ge=0)],
+    (Group, "size"): Annotated[int, Field(ge=1)],
+    (Group, "port"): Annotated[int, Field(ge=1, le=65535)],
+    (Build, "name"): Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$")],
+    (Build, "engine"): EngineKind,
+    (Build, "url"): Annotated[str, Field(pattern=r"^(https?|file)://")],
+    (Build, "sha256"): Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")],
+}
+# Text is text and a number is a number: "8" for a port is a slip worth telling.
+_STRICT = ConfigDict(extra="forbid", strict=True)
+_made: dict[type[Struct], type[BaseModel]] = {}
+
+
+def model_of(struct: type[Struct]) -> type[BaseModel]:
+    """The pydantic model with the fields, types and defaults of *struct*."""
+    if struct not in _made:
+        fields: dict[str, Any] = {}
+        for field in msgspec.structs.fields(struct):
+            kind = _NARROWER.get((struct, field.name)) or _translated(field.type)
+            optional = not field.required or field.name == "generation"
+            default = field.default if field.default is not msgspec.NODEFAULT else None
+            fields[field.name] = (kind, default if optional else ...)
+        _made[struct] = create_model(
+            struct.__name__, __config__=_STRICT, __doc__=struct.__doc__, **fields
+        )
+    return _made[struct]
+
+
+def _translated(kind: Any) -> Any:
+    """*kind* with every Struct in it replaced by its model."""
+    if isinstance(kind, type) and issubclass(cast("type[object]", kind), Struct):
+        return model_of(cast("type[Struct]", kind))
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return Union[tuple(_translated(one) for one in inner)]  # noqa: UP007 -- computed
+    if origin is tuple:
+        # JSON has lists; strict mode would hold out for a tuple.
+        return types.GenericAlias(list, (_translated(inner[0]),))
+    return kind
+
+
+class Question(BaseModel):
+    """Something to ask a node: the kind of an `ask`, and what it takes."""
+
+    model_config = _STRICT
+    kind: Annotated[str, Field(pattern=r"^[a-z][a-z_]{0,31}$")]
+    args: dict[str, Any] = {}
+    timeout_s: Annotated[float, Field(gt=0, le=600)] = 30.0
+
+
+class Want(Struct, frozen=True):
+    """What is wanted on a node, as the operator wrote it.
+
+    *rev*: only if nobody has changed it since that one.
+    """
+
+    replicas: tuple[dict[str, Any], ...]
+    builds: tuple[Build, ...] = ()
+    drain: bool = False
+    rev: int | None = None
+
+
+def _listed(struct: type[Struct]) -> Any:
+    return types.GenericAlias(list, (model_of(struct),))
+
+
+_BY_NODE: TypeAdapter[dict[str, Any]] = TypeAdapter(
+    cast("type[dict[str, Any]]", types.GenericAlias(dict, (str, _listed(Replica))))
+)
+_WANT = create_model(
+    "Want",
+    __config__=_STRICT,
+    replicas=(_listed(Replica), ...),
+    builds=(_listed(Build), []),
+    drain=(bool, False),
+    rev=(int | None, None),
+)
+
+
+class Flaw(Struct, frozen=True, omit_defaults=True):
+    """One thing wrong in a body, and where it stands: `replicas[0].model.name`."""
+
+    where: str
+    what: str
+
+
+def want(document: bytes) -> Want | list[Flaw]:
+    """The body of a PUT of what is wanted; or everything that is wrong with it."""
+    try:
+        _WANT.model_validate_json(document)
+    except ValidationError as error:
+        return flaws(error)
+    found = msgspec.json.decode(document, type=Want)
+    return twice(found.replicas, "replicas") or found
+
+
+def by_node(document: bytes) -> dict[str, list[dict[str, Any]]] | list[Flaw]:
+    """A file of `{node_id: [Replica]}`; or everything that is wrong with it."""
+    try:
+        _BY_NODE.validate_json(document)
+    except ValidationError as error:
+        return flaws(error)
+    found = msgspec.json.decode(document, type=dict[str, list[dict[str, Any]]])
+    return [
+        flaw for node_id, each in found.items() for flaw in twice(each, node_id)
+    ] or found
+
+
+def question(document: bytes) -> Question | list[Flaw]:
+    try:
+        return Question.model_validate_json(document)
+    except ValidationError as error:
+        return flaws(error)
+
+
+def twice(replicas: Iterable[dict[str, Any]], where: str) -> list[Flaw]:
+    """The replicas whose id stands there already."""
+    seen: set[object] = set()
+    found: list[Flaw] = []
+    for number, replica in enumerate(replicas):
+        if replica["id"] in seen:
+            what = f"{replica['id']} stands twice"
+            found.append(Flaw(f"{where}[{number}].id", what))
+        seen.add(replica["id"])
+    return found
+
+
+def flaws(error: ValidationError) -> list[Flaw]:
+    """Every fault that pydantic found, in words of ours."""
+    found: list[Flaw] = []
+    for one in error.errors(include_url=False):
+        where = ""
+        for step in one["loc"]:
+            where += f"[{step}]" if isinstance(step, int) else f".{step}"
+        what = _WORDS.get(one["type"]) or one["msg"][:1].lower() + one["msg"][1:]
+        found.append(Flaw(where.removeprefix("."), what))
+    return found
+
+
+_WORDS = {
+    "extra_forbidden": "no such field",
+    "missing": "is missing",
+    "bool_type": "must be true or false",
+    "string_type": "must be text",
+    "int_type": "must be a whole number",
+    "float_type": "must be a number",
+    "list_type": "must be a list",
+    "dict_type": "must be an object",
+    "model_type": "must be an object",
+}

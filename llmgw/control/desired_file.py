@@ -1,0 +1,83 @@
+"""What is wanted, from a file `{node_id: [Replica]}` that is read again on change."""
+
+import logging
+from pathlib import Path
+
+import anyio
+import anyio.abc
+
+from llmgw.control import bodies
+from llmgw.control.files import read
+from llmgw.control.plane import Plane
+from llmgw.control.state import Desired, numbered
+from llmgw.errors import ConfigError, Fault, LlmgwError
+
+log = logging.getLogger(__name__)
+
+LOOK = 0.2
+
+
+def parse(content: bytes, file: Path) -> dict[str, list[dict[str, object]]]:
+    """ConfigError names every fault."""
+    found = bodies.by_node(content)
+    if isinstance(found, list):
+        raise ConfigError(
+            tuple(Fault(what=one.what, key=one.where, file=str(file)) for one in found)
+        )
+    return found
+
+
+class DesiredFile:
+    """Follows *file* while this control plane leads.
+
+    A node that the file no longer names keeps what it has, for a line lost in an editor
+    must not stop its engines: who wants it empty writes `[]`.
+    """
+
+    def __init__(self, file: Path, plane: Plane) -> None:
+        self._file = file
+        self._plane = plane
+        self._said: bytes | None = None
+
+    async def run(
+        self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    ) -> None:
+        """ConfigError if the file is wrong at the start; later the old one stays."""
+        content = await self._read()
+        if content is None:
+            raise LlmgwError(
+                "there is no such file", where=str(self._file), fix="write {} into it"
+            )
+        parse(content, self._file)
+        task_status.started()
+        applied: tuple[int | None, bytes | None] = (None, None)
+        while True:
+            lead = self._plane.loaded_epoch
+            if self._plane.is_leading() and (lead, content) != applied:
+                await self._apply(content)
+                applied = (lead, content)
+            await anyio.sleep(LOOK)
+            content = await self._read()
+
+    async def _read(self) -> bytes | None:
+        return await anyio.to_thread.run_sync(read, self._file)
+
+    async def _apply(self, content: bytes | None) -> None:
+        try:
+            wanted = parse(content or b"", self._file)
+        except ConfigError as error:
+            log.warning("desired file wrong, the last one stays error=%s", error)
+            return
+        desired = self._plane.store.desired
+        for node_id, replicas in wanted.items():
+            old = desired.get(node_id)
+            new = Desired(replicas=tuple(numbered(replicas, old)), source="file")
+            if old is None or not old.same_as(new):
+                kept = await self._plane.want(node_id, new)
+                log.info("desired file read node=%s rev=%d", node_id, kept.rev)
+        for node_id, old in desired.items():
+            if old.source == "file" and node_id not in wanted and old.replicas:
+                log.warning(
+                    "desired file no longer names a node, what it runs stays node=%s",
+                    node_id,
+                )

@@ -1,0 +1,67 @@
+"""How a request is refused: RFC 9457 problem documents with the protocol's codes."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from llmgw.wire import Refusal
+
+PROBLEM = "application/problem+json"
+
+_CODES: dict[str, type[web.HTTPError]] = {
+    "malformed": web.HTTPBadRequest,
+    "not_allowed": web.HTTPUnauthorized,
+    "identity_mismatch": web.HTTPForbidden,
+    "unknown_session": web.HTTPNotFound,
+    "unknown_node": web.HTTPNotFound,
+    "node_in_use": web.HTTPConflict,
+    "stale_epoch": web.HTTPConflict,
+    "changed": web.HTTPConflict,
+    "not_leader": web.HTTPMisdirectedRequest,
+    "invalid": web.HTTPUnprocessableEntity,
+    "protocol": web.HTTPUpgradeRequired,
+    "busy": web.HTTPServiceUnavailable,
+    "no_answer": web.HTTPGatewayTimeout,
+}
+
+
+def refused(code: str, detail: str, **more: Any) -> web.HTTPError:
+    """The refusal with *code*, to be raised; *more*: fields of the document."""
+    kind = _CODES[code]
+    body = {"code": code, "detail": detail, "status": kind.status_code, **more}
+    text = msgspec.json.encode(body).decode()
+    error = kind(text=text)
+    # As it is registered: JSON has no charset parameter.
+    error.headers["Content-Type"] = PROBLEM
+    return error
+
+
+def refusal(what: Refusal) -> web.HTTPError:
+    return refused(what.code, what.detail)
+
+
+@web.middleware
+async def as_problems(
+    request: web.Request,
+    handler: Callable[[web.Request], Awaitable[web.StreamResponse]],
+) -> web.StreamResponse:
+    """Also what the HTTP library refuses by itself is a problem document."""
+    try:
+        return await handler(request)
+    except web.HTTPError as error:
+        if error.content_type == PROBLEM:
+            raise
+        body = {
+            "code": "http",
+            "detail": f"{request.method} {request.path}: {error.reason}",
+            "status": error.status,
+        }
+        headers = {k: v for k, v in error.headers.items() if k == "Allow"}
+        return web.Response(
+            status=error.status,
+            headers=headers,
+            body=msgspec.json.encode(body),
+            content_type=PROBLEM,
+        )

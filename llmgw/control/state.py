@@ -1,0 +1,136 @@
+"""What is wanted on each node, kept where a new leader finds it again.
+
+The embedded store: one file per node in the state directory. The other one, on etcd,
+is in election.py's neighbour etcd_store.py; the leader holds either whole in memory
+and is its only writer.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Literal, Protocol
+from urllib.parse import quote, unquote
+
+import anyio
+import msgspec
+from msgspec import Raw, Struct
+
+from llmgw.control.files import read, write
+from llmgw.errors import LlmgwError
+from llmgw.wire import Build, Snapshot
+
+Source = Literal["api", "file"]
+
+
+class Desired(Struct, frozen=True, kw_only=True):
+    """What is wanted on one node. *replicas* byte for byte as they were first said.
+
+    The digest that a node keeps an engine by is made of those bytes' meaning; were
+    they decoded and encoded again, a field of a newer version would be lost on the way.
+    """
+
+    replicas: tuple[Raw, ...] = ()
+    builds: tuple[Build, ...] = ()
+    drain: bool = False
+    source: Source = "api"
+    rev: int = 0
+
+    def same_as(self, other: "Desired") -> bool:
+        return _meaning(self) == _meaning(other)
+
+    def snapshot(self, epoch: int) -> Snapshot:
+        return Snapshot(
+            epoch=epoch,
+            rev=self.rev,
+            complete=True,
+            replicas=self.replicas,
+            builds=self.builds,
+            drain=self.drain,
+        )
+
+
+def _meaning(desired: Desired) -> object:
+    replicas = [msgspec.json.decode(raw) for raw in desired.replicas]
+    return replicas, desired.builds, desired.drain, desired.source
+
+
+def numbered(replicas: Iterable[dict[str, object]], old: Desired | None) -> list[Raw]:
+    """The *replicas*, each with a generation.
+
+    One that was left out stays what it is while the replica does not change, and is one
+    more than the last when it does: who writes a replica by hand need not count.
+    """
+    known: dict[object, dict[str, object]] = {}
+    for raw in old.replicas if old else ():
+        replica = msgspec.json.decode(raw, type=dict[str, object])
+        known[replica["id"]] = replica
+    found: list[Raw] = []
+    for replica in replicas:
+        before = known.get(replica["id"])
+        counted = {"generation": _generation(replica, before)} | replica
+        found.append(Raw(msgspec.json.encode(counted)))
+    return found
+
+
+def _generation(replica: dict[str, object], before: dict[str, object] | None) -> int:
+    if before is None:
+        return 1
+    last = before["generation"]
+    assert isinstance(last, int), "checked when it was written"
+    return last if {**replica, "generation": last} == before else last + 1
+
+
+class Store(Protocol):
+    @property
+    def desired(self) -> Mapping[str, Desired]:
+        """By node. A node that nobody ever said anything about is not in it."""
+        ...
+
+    async def load(self, epoch: int) -> None:
+        """Read all; called when this control plane begins to lead."""
+        ...
+
+    async def put(self, node_id: str, desired: Desired) -> Desired:
+        """Keep *desired* and return it with its number; it is durable by then."""
+        ...
+
+
+class Files:
+    """One file per node under the state directory."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self._directory = state_dir / "desired"
+        self._desired: dict[str, Desired] = {}
+        self._writing = anyio.Lock()
+
+    @property
+    def desired(self) -> Mapping[str, Desired]:
+        return self._desired
+
+    async def load(self, epoch: int) -> None:
+        self._desired = await anyio.to_thread.run_sync(_load, self._directory)
+
+    async def put(self, node_id: str, desired: Desired) -> Desired:
+        async with self._writing:
+            old = self._desired.get(node_id)
+            kept = msgspec.structs.replace(desired, rev=old.rev + 1 if old else 1)
+            file = self._directory / (quote(node_id, safe="") + ".json")
+            await anyio.to_thread.run_sync(write, file, msgspec.json.encode(kept))
+            self._desired[node_id] = kept
+            return kept
+
+
+def _load(directory: Path) -> dict[str, Desired]:
+    directory.mkdir(exist_ok=True, mode=0o700)
+    found: dict[str, Desired] = {}
+    for file in sorted(directory.glob("*.json")):
+        try:
+            desired = msgspec.json.decode(read(file) or b"", type=Desired)
+        except msgspec.DecodeError as error:
+            # To lead without it would be to stop, at the next change, what it wants.
+            raise LlmgwError(
+                f"is not a node's desired state: {error}",
+                where=str(file),
+                fix="restore the file, or remove it and write what is wanted anew",
+            ) from error
+        found[unquote(file.name.removesuffix(".json"))] = desired
+    return found
