@@ -5,12 +5,11 @@ let
   cfg = config.services.llmgw-control;
   credentials = lib.filterAttrs (_: file: file != null) { inherit (cfg.tls) cert_file key_file ca_file; };
   credential = name: "/run/credentials/llmgw-control.service/${name}";
-  desired = if cfg.desired == null then null else pkgs.writeText "llmgw-desired.json" (builtins.toJSON cfg.desired);
   flag = name: value: lib.optionals (value != null) [ "--${name}" (toString value) ];
   arguments =
     [ (lib.getExe cfg.package) "control" "--listen" cfg.listen "--state-dir" "/var/lib/llmgw-control" "--role" cfg.role ]
     ++ flag "role-file" cfg.roleFile
-    ++ flag "desired-file" desired
+    ++ flag "desired-file" (if cfg.desired == null then null else "/etc/llmgw/desired.json")
     ++ flag "etcd" (if cfg.etcd == [ ] then null else lib.concatStringsSep "," cfg.etcd)
     ++ lib.optionals (credentials != { }) [
       "--tls-cert" (credential "cert_file") "--tls-key" (credential "key_file") "--tls-ca" (credential "ca_file")
@@ -24,8 +23,8 @@ in
     package = lib.mkPackageOption pkgs "llmgw-agent" { };
     listen = mkOption {
       type = types.strMatching ".*:[0-9]+";
-      default = "[::]:7443";
-      description = "Address and port the agents connect to.";
+      default = ":7443";
+      description = "Address and port the agents connect to; without an address, every one of this machine.";
     };
     role = mkOption {
       type = types.enum [ "leader" "standby" "follow-file" "etcd" ];
@@ -82,6 +81,8 @@ in
       }
     ];
     environment.systemPackages = [ cfg.package ];
+    # followed while it runs: what is wanted changes without a restart
+    environment.etc."llmgw/desired.json" = lib.mkIf (cfg.desired != null) { text = builtins.toJSON cfg.desired; };
     networking.firewall.allowedTCPPorts = lib.optional cfg.openFirewall port;
     users.groups.llmgw-control = { };
     users.users.llmgw-control = {

@@ -52,7 +52,7 @@ in
       serviceConfig = {
         Type = "notify-reload";
         # the path below /etc and not the store's: what makes a reload possible
-        ExecStart = "${lib.getExe cfg.package} agent --config /etc/llmgw/agent.toml";
+        ExecStart = "${lib.getExe cfg.package} agent --config /etc/llmgw/agent.toml --socket /run/llmgw/agent.sock";
         NotifyAccess = "main";
         User = "llmgw";
         Group = "llmgw";

@@ -1,8 +1,5 @@
 # An engine that took twenty minutes to load outlives every ending of the agent, and the next agent knows it.
 { fleet }:
-let
-  replica = id: { inherit id; generation = 1; engine = "command"; model = { name = id; source = "file:///etc/llmgw-engine/health"; }; };
-in
 fleet.test {
   name = "adoption";
   nodes = {
@@ -13,7 +10,7 @@ fleet.test {
     };
     cp1 = fleet.controlPlane {
       role = "leader 1";
-      config.services.llmgw-control.desired.agent1 = map replica [ "chat-0" "chat-1" ];
+      config.services.llmgw-control.desired.agent1 = map fleet.engine [ "chat-0" "chat-1" ];
     };
   };
   script = ./adoption.py;

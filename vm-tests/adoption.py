@@ -9,7 +9,7 @@ def still_serve(how: str, comes_back: bool = True) -> None:
         lives(agent1, process)
     for id, process in engines.items():
         t.assertEqual(serving(agent1, id), process, f"{id} after {how}")
-        t.assertTrue(replicas(agent1)[id]["adopted"] or not comes_back)
+        t.assertTrue(replicas(agent1)[id].get("adopted") or not comes_back)
         answers(agent1, id)
 
 

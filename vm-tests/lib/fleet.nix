@@ -38,6 +38,9 @@
     };
   };
 
+  # A replica of it, as a control plane wants it.
+  engine = id: { inherit id; generation = 1; engine = "command"; };
+
   # lite: why the light runner cannot do it, if it cannot
   test = { name, nodes, script, defaults ? { }, lite ? null }: {
     inherit name nodes;

@@ -12,13 +12,15 @@ CONTROL = "llmgw-control.service"
 
 def status(node: Node) -> dict[str, Any]:
     """What the agent says of itself."""
-    said: dict[str, Any] = json.loads(node.succeed("llmgw status --json", timeout=10))
+    said: dict[str, Any] = json.loads(
+        node.succeed("llmgw status --json 2>/dev/null", timeout=10)
+    )
     return said
 
 
 def link_of(node: Node) -> dict[str, Any]:
     """How the agent stands with the control plane; {} while it cannot be asked."""
-    code, said = node.execute("llmgw status --json", timeout=10)
+    code, said = node.execute("llmgw status --json 2>/dev/null", timeout=10)
     link: dict[str, Any] = json.loads(said)["link"] if code == 0 else {}
     return link
 
@@ -57,7 +59,7 @@ def serving(node: Node, id: str, timeout: int = 30) -> int:
 
     def is_ready(last: bool) -> bool:
         nonlocal process
-        code, said = node.execute("llmgw status --json", timeout=10)
+        code, said = node.execute("llmgw status --json 2>/dev/null", timeout=10)
         there: list[dict[str, Any]] = json.loads(said)["replicas"] if code == 0 else []
         for replica in there:
             if replica["id"] == id and replica["state"] in ("ready", "busy"):

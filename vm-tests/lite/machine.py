@@ -202,7 +202,7 @@ class Machine:
 
     def shutdown(self) -> None:
         if self._process:
-            self.execute("systemctl poweroff --no-block >&2")
+            self.execute("systemctl poweroff --no-block --no-wall 2>/dev/null")
             self.wait_for_shutdown()
 
     def reboot(self) -> None:
