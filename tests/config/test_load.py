@@ -246,20 +246,20 @@ def test_every_key_one_letter_off_is_refused(name: str, tmp_path: Path) -> None:
     """T47. And the key that was meant is named, where no other is as near."""
     *section, last = ALL[name]
     siblings = {other[-1] for other in ALL.values() if list(other[:-1]) == section}
+    wrongs = sorted(one_letter_off(last) - siblings)
+    inner: Any = dict.fromkeys(wrongs, "x")
+    for part in reversed(section):
+        inner = [inner] if part == "*" else {part: inner}
+
+    text = json.dumps({"server": "a"} | inner)
+    found = {fault.key: fault for fault in faults(tmp_path, text, "a.json")}
+
     named = 0
-
-    for wrong in sorted(one_letter_off(last) - siblings):
-        inner: Any = {wrong: "x"}
-        for part in reversed(section):
-            inner = [inner] if part == "*" else {part: inner}
-        text = json.dumps({"server": "a"} | inner)
+    for wrong in wrongs:
         key = ".".join([*section, wrong]).replace(".*", "[0]")
-        found = {fault.key: fault for fault in faults(tmp_path, text, "a.json")}
-
         assert key in found, f"{key} was let pass"
         named += f"did you mean {last}?" == found[key].fix
-
-    assert named >= 1
+    assert named >= len(wrongs) * 0.8
 
 
 @pytest.mark.parametrize(
