@@ -1,0 +1,326 @@
+"""What this machine is, kept up to date: every probe, its last answer and its age.
+
+A probe runs off the event loop, in a thread if it only reads the kernel's files, in a
+child process if it can hang. One that is late leaves its last answer standing, and is
+not started a second time beside itself.
+"""
+
+import hashlib
+import logging
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+import anyio.abc
+import anyio.to_thread
+import msgspec
+from msgspec import UNSET, Struct
+
+from llmgw.agent.probes import ROOT, Probe, probes
+from llmgw.aio import Latest
+from llmgw.config.keys import Config
+from llmgw.discovery import load
+from llmgw.discovery.child import Hung
+from llmgw.discovery.found import Found, Trouble, numbers
+from llmgw.engines.threads import Cpus
+from llmgw.wire import Fact, Facts, GpuLoad, Load, Problem
+
+log = logging.getLogger(__name__)
+
+LOAD_INTERVAL = 5.0
+
+
+class Run(Struct, frozen=True):
+    """How the last run of a probe went. *ok*: it answered, in time."""
+
+    duration_s: float
+    ok: bool
+
+
+class _Answer:
+    """The last answer of one probe."""
+
+    def __init__(self) -> None:
+        self.found: Found | None = None
+        self.digest = ""
+        self.at = 0.0
+        self.reason = "not looked at yet"
+        self.troubles: tuple[Trouble, ...] = ()
+        self.run: Run | None = None
+        self.hung_since: float | None = None
+        self.is_asked = False
+        self.again = anyio.Event()
+
+
+class Inventory:
+    """`facts` is what is known, without waiting; `run` keeps it up to date."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        root: Path = ROOT,
+        replaced: Mapping[str, Probe] | None = None,
+    ) -> None:
+        """*replaced*: probes to take instead of the real ones, for tests."""
+        self.changed = Latest(0)
+        self._config = config
+        self._root = root
+        self._probes = {**probes(lambda: self._config, root), **(replaced or {})}
+        self._answers = {name: _Answer() for name in self._probes}
+        self._since: dict[tuple[str, str], float] = {}
+        self._samples: tuple[load.Sample, load.Sample] | None = None
+        self._cpus: Cpus | None = None
+
+    # The life of it ----------------------------------------------------------------
+
+    async def run(
+        self,
+        *,
+        task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Survey now and then until cancelled; started once all was looked at once,
+        but for the models, whose folders may be long to read.
+        """
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._sample)
+            quick = [name for name in self._probes if name != "models"]
+            if "models" in self._probes:
+                group.start_soon(self._keep, "models")
+            await self._survey(quick)
+            task_status.started()
+            for name in quick:
+                group.start_soon(self._keep_later, name)
+
+    async def once(self) -> None:
+        """Ask every probe once."""
+        await self._survey(list(self._probes))
+
+    async def _survey(self, names: list[str]) -> None:
+        async with anyio.create_task_group() as group:
+            for name in names:
+                group.start_soon(self.ask, name)
+
+    async def _keep(self, name: str) -> None:
+        await self.ask(name)
+        await self._keep_later(name)
+
+    async def _keep_later(self, name: str) -> None:
+        answer = self._answers[name]
+        while True:
+            with anyio.move_on_after(self._probes[name].interval()):
+                await answer.again.wait()
+            answer.again = anyio.Event()
+            await self.ask(name)
+
+    def refresh(self, *names: str) -> None:
+        """Look at these again now: something was installed or fetched."""
+        for name in names:
+            self._answers[name].again.set()
+
+    def reconfigure(self, config: Config) -> None:
+        """From now on the folders and limits of *config*."""
+        self._config = config
+        self.refresh(*self._probes)
+
+    # One probe ---------------------------------------------------------------------
+
+    async def ask(self, name: str) -> None:
+        """Ask one probe; returns when it has answered, or is late."""
+        probe, answer = self._probes[name], self._answers[name]
+        if answer.is_asked:  # a thread of its own is still in there
+            return
+        began = time.monotonic()
+        before = (answer.digest, answer.troubles, answer.hung_since)
+        answer.is_asked = True
+        try:
+            with anyio.fail_after(probe.deadline()):
+                found, digest = await anyio.to_thread.run_sync(
+                    _ask,
+                    probe,
+                    answer,
+                    abandon_on_cancel=True,
+                    # The threads of others are not for those that hang.
+                    limiter=anyio.CapacityLimiter(1),
+                )
+        except (Hung, TimeoutError) as late:
+            since = late.since if isinstance(late, Hung) else began
+            self._late(name, answer, since)
+        else:
+            self._take(name, answer, found, digest)
+        answer.run = Run(time.monotonic() - began, answer.hung_since is None)
+        if before != (answer.digest, answer.troubles, answer.hung_since):
+            self.changed.set(self.changed.value + 1)
+
+    def _late(self, name: str, answer: _Answer, since: float) -> None:
+        if answer.hung_since is None:
+            answer.hung_since = since
+            log.warning("probe has not answered fact=%s", name)
+        answer.reason = "the probe has not answered; this is its last answer"
+        if answer.found is None:
+            answer.reason = "the probe has not answered"
+
+    def _take(self, name: str, answer: _Answer, found: Found, digest: str) -> None:
+        if answer.hung_since is not None:
+            log.info("probe answers again fact=%s", name)
+        answer.hung_since = None
+        answer.reason = found.reason
+        answer.troubles = found.troubles
+        # Unknown now is no reason to forget what was known.
+        if found.value is not None or answer.found is None:
+            answer.found, answer.digest = found, digest
+            answer.at = time.monotonic()
+        if name == "cpu" and found.value is not None:
+            self._cpus = None
+
+    # What it says ------------------------------------------------------------------
+
+    def facts(self) -> Facts:
+        now = time.monotonic()
+        facts = {name: _fact(one, now) for name, one in self._answers.items()}
+        said = "".join(
+            f"{name} {one.digest} {one.reason}\n" for name, one in self._answers.items()
+        )
+        return Facts(hash=hashlib.sha256(said.encode()).hexdigest(), facts=facts)
+
+    def value(self, name: str) -> Any:
+        """The value of one fact; None: unknown."""
+        found = self._answers[name].found
+        return None if found is None else found.value
+
+    def runs(self) -> Mapping[str, Run]:
+        """By name, the probes that have run."""
+        return {name: one.run for name, one in self._answers.items() if one.run}
+
+    def problems(self) -> tuple[Problem, ...]:
+        now = time.monotonic()
+        troubles = [one for answer in self._answers.values() for one in answer.troubles]
+        seen = {(one.code, one.where): now for one in troubles}
+        self._since = {key: self._since.get(key, at) for key, at in seen.items()}
+        found = [
+            Problem(
+                code=one.code,
+                severity="error" if one.severity == "error" else "warning",
+                what=one.what,
+                where=one.where or None,
+                fix=one.fix or None,
+                since_s=now - self._since[one.code, one.where],
+            )
+            for one in troubles
+        ]
+        found += [
+            Problem(
+                code="probe_hung",
+                severity="error",
+                what="the probe has not answered, and its last answer stands",
+                where=name,
+                fix="a driver or a mount hangs: see dmesg, and reboot if it stays",
+                since_s=now - answer.hung_since,
+            )
+            for name, answer in self._answers.items()
+            if answer.hung_since is not None
+        ]
+        return tuple(found)
+
+    def cpus(self) -> Cpus:
+        """The CPUs this process may use, in the shape that the engines count in."""
+        value = self.value("cpu")
+        if value is None:  # asked for before it was looked at; this cannot block
+            return Cpus(allowed=tuple(sorted(os.sched_getaffinity(0))))
+        if self._cpus is None:
+            numa: list[dict[str, Any]] = self.value("numa") or []
+            self._cpus = Cpus(
+                allowed=tuple(numbers(value["allowed"])),
+                quota=value.get("quota"),
+                nodes=tuple(tuple(numbers(node["cpus"])) for node in numa),
+            )
+        return self._cpus
+
+    def gpu_numbers(self) -> dict[str, int]:
+        """CUDA's numbers by UUID, in the order that NVML counts. Slices have none."""
+        return {
+            card["uuid"]: card["index"]
+            for card in self._cards()
+            if "uuid" in card and "index" in card
+        }
+
+    def _cards(self) -> list[dict[str, Any]]:
+        value: dict[str, Any] = self.value("gpus") or {}
+        return value.get("gpus", [])
+
+    # Load --------------------------------------------------------------------------
+
+    def load(self) -> Load:
+        """As of the last few seconds; of cards, as of the last survey."""
+        cpu = used = None
+        if self._samples is not None:
+            cpu = load.share(*self._samples)
+            used = self._samples[1].memory_used
+        return Load(cpu=cpu, memory_used=used, gpus=self._gpu_load())
+
+    def _gpu_load(self) -> tuple[GpuLoad, ...]:
+        answer = self._answers["gpus"]
+        if answer.hung_since is not None:
+            return ()
+        found: list[GpuLoad] = []
+        for card in self._cards():
+            now, total = card.get("now", {}), card.get("memory")
+            free = now.get("memory_free")
+            used = None if free is None or total is None else max(0, total - free)
+            if "uuid" in card:
+                found.append(
+                    GpuLoad(
+                        uuid=card["uuid"],
+                        utilization=now.get("utilization"),
+                        memory_used=used,
+                    )
+                )
+        return tuple(found)
+
+    async def _sample(self) -> None:
+        last = await anyio.to_thread.run_sync(load.sample, self._root)
+        while True:
+            self._samples = (self._samples[1] if self._samples else last, last)
+            await anyio.sleep(LOAD_INTERVAL)
+            last = await anyio.to_thread.run_sync(load.sample, self._root)
+
+
+def _ask(probe: Probe, answer: _Answer) -> tuple[Found, str]:
+    """In the thread, which alone says when it is out of the probe."""
+    try:
+        kept = answer.found.memory if answer.found else None
+        found = probe.ask(kept)
+        return found, _digest(found.value)
+    finally:
+        answer.is_asked = False
+
+
+def _digest(value: Any) -> str:
+    lasting = msgspec.json.encode(_lasting(value), order="sorted")
+    return hashlib.sha256(lasting).hexdigest()
+
+
+def _lasting(value: Any) -> Any:
+    """Without what changes all the time."""
+    if isinstance(value, dict):
+        pairs = cast("dict[str, Any]", value)
+        return {key: _lasting(one) for key, one in pairs.items() if key != "now"}
+    if isinstance(value, list | tuple):
+        return [_lasting(one) for one in cast("list[Any]", value)]
+    return value
+
+
+def _fact(answer: _Answer, now: float) -> Fact:
+    found = answer.found
+    if found is None or found.value is None:
+        source = found.source if found else "not looked at yet"
+        return Fact(source=source, age_s=0.0, reason=answer.reason or "unknown")
+    return Fact(
+        source=found.source,
+        age_s=round(now - answer.at, 1),
+        value=found.value if found.value is not None else UNSET,
+        reason=answer.reason or None,
+    )

@@ -1,0 +1,158 @@
+"""The probes of the inventory: what each looks at, and how it is asked.
+
+The only place that knows them all; they do not know each other.
+"""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from llmgw.config.keys import Config
+from llmgw.discovery import (
+    cpu,
+    fabric,
+    gpu,
+    memory,
+    network,
+    numa,
+    system,
+    version,
+)
+from llmgw.discovery.child import Child
+from llmgw.discovery.found import Found, Trouble, known
+from llmgw.engines import installed
+from llmgw.engines.place import Build
+
+ROOT = Path("/")
+
+
+class Probe(Struct, frozen=True):
+    """*ask* blocks, and gets what the last answer asked to be given back.
+
+    *deadline* and *interval* are of the file that is in force when they are called.
+    """
+
+    ask: Callable[[Any], Found]
+    interval: Callable[[], float]
+    deadline: Callable[[], float]
+
+
+def probes(config: Callable[[], Config], root: Path = ROOT) -> dict[str, Probe]:
+    """By the name of the fact, as the wire has it."""
+    gpus = Child("llmgw.discovery.gpu", "survey")
+    disks = Child("llmgw.discovery.disk", "survey")
+    asks: dict[str, Callable[[Any], Found]] = {
+        "os": lambda _: system.survey(root),
+        "cpu": lambda _: cpu.survey(root),
+        "memory": lambda _: memory.survey(root),
+        "numa": lambda _: numa.survey(root),
+        "nics": lambda _: network.survey(root),
+        "hcas": lambda _: fabric.survey(config().fabrics, root),
+        "gpus": lambda _: _gpus(gpus, config(), root),
+        "disks": lambda _: disks.ask(
+            {"folders": folders(config())}, config().discovery.probe_timeout
+        ),
+        "builds": lambda kept: _builds(config(), kept or {}),
+    }
+    return {
+        name: Probe(
+            ask,
+            lambda name=name: _interval(name, config()),
+            lambda name=name: _deadline(name, config()),
+        )
+        for name, ask in asks.items()
+    }
+
+
+def _interval(name: str, config: Config) -> float:
+    if name == "models":
+        return config.discovery.rescan_models or math.inf
+    return config.discovery.interval
+
+
+def _scan_limit(config: Config) -> float:
+    """A scan of a large tree that is cold takes minutes, and is no hung probe."""
+    return max(60.0, 6 * config.discovery.probe_timeout)
+
+
+def _deadline(name: str, config: Config) -> float:
+    """A child has its own; this is for the thread around it."""
+    if name == "models":
+        return _scan_limit(config) + 5
+    if name == "builds":  # each of several programs may take the time
+        return 6 * config.discovery.probe_timeout
+    return config.discovery.probe_timeout + 5
+
+
+def _gpus(child: Child, config: Config, root: Path) -> Found:
+    """The driver is only asked where there is a sign of one."""
+    if not gpu.is_asked(root):
+        return gpu.combined("PCI", {}, root)
+    settings = config.discovery
+    return child.ask(
+        {"prefer_nvml": settings.prefer_nvml, "root": str(root)},
+        settings.probe_timeout,
+    )
+
+
+def model_folders(config: Config) -> list[str]:
+    cache = [config.weights_cache] if config.weights_cache else []
+    return [*dict.fromkeys((*config.model_dirs, *cache))]
+
+
+def folders(config: Config) -> dict[str, list[str]]:
+    """What the node uses, by the key that names it."""
+    return {
+        "model_dirs": list(config.model_dirs),
+        "weights_cache": [config.weights_cache] if config.weights_cache else [],
+        "engines_dir": [config.engines_dir],
+        "state_dir": [config.state_dir],
+    }
+
+
+def _builds(config: Config, kept: dict[str, Any]) -> Found:
+    """*kept*: what each program said of itself, by its path and stamp."""
+    seen = installed.survey(Path(config.engines_dir), config.engines)
+    said: dict[str, Any] = {}
+    value = [
+        _build(one, kept, said, config.discovery.probe_timeout) for one in seen.builds
+    ]
+    troubles = [
+        Trouble(one.code, one.what, one.where or "", one.fix or "", one.severity)
+        for one in seen.problems
+    ]
+    troubles += [
+        Trouble("broken_build", one["reason"], one["binary"])
+        for one in value
+        if "reason" in one
+    ]
+    return Found(value, "engines_dir, PATH", troubles=tuple(troubles), memory=said)
+
+
+def _build(
+    build: Build, kept: dict[str, Any], said: dict[str, Any], limit: float
+) -> dict[str, Any]:
+    told: dict[str, Any] = {}
+    if build.version is None:
+        try:
+            key = f"{build.binary} {version.stamp(build.binary)}"
+        except OSError as error:
+            told = {"reason": f"cannot be run: {error.strerror}"}
+        else:
+            told = kept.get(key) or version.ask(build.engine, build.binary, limit)
+            said[key] = told
+    return known(
+        {
+            "name": build.name,
+            "engine": build.engine,
+            "binary": build.binary,
+            "version": build.version or told.get("version"),
+            "features": list(build.features) or told.get("features") or [],
+            "digest": build.digest,
+            "rpc": build.rpc_binary is not None,
+            "reason": told.get("reason"),
+        }
+    )

@@ -1,0 +1,106 @@
+"""A probe in a process of its own: what hangs there takes nobody with it.
+
+`Child.ask` runs a function by name and gives its answer, or says that it is late. A
+process that not even SIGKILL ends (it sleeps in a driver, or on a dead mount) is
+remembered, and no second one is put beside it.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from llmgw.discovery.found import Found, Trouble
+
+# How long a killed process has to go. Then it is one that cannot.
+PATIENCE = 1.0
+
+
+class Hung(Exception):
+    """The probe has not answered; *since* is a monotonic time."""
+
+    def __init__(self, since: float) -> None:
+        super().__init__("has not answered")
+        self.since = since
+
+
+class Child:
+    """Runs *function* of *module*, one process at a time. Blocks: ask in a thread."""
+
+    def __init__(
+        self, module: str, function: str, environ: Mapping[str, str] | None = None
+    ) -> None:
+        self._command = [sys.executable, "-I", "-c", _PROGRAM, module, function]
+        self._environ = None if environ is None else dict(environ)
+        self._stuck: subprocess.Popen[bytes] | None = None
+        self._since = 0.0
+
+    def ask(self, arguments: Mapping[str, Any], deadline: float) -> Found:
+        """The answer of function(**arguments); Hung after *deadline* seconds."""
+        if self._stuck is not None:
+            if self._stuck.poll() is None:
+                raise Hung(self._since)
+            self._stuck = None
+        since = time.monotonic()
+        process = subprocess.Popen(
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=self._environ,
+            start_new_session=True,
+        )
+        try:
+            said, complaint = process.communicate(
+                json.dumps(arguments).encode(), timeout=deadline
+            )
+        except subprocess.TimeoutExpired:
+            self._end(process, since)
+            raise Hung(since) from None
+        if process.returncode:
+            words = complaint.decode(errors="replace").strip().splitlines()
+            why = words[-1] if words else f"exit status {process.returncode}"
+            return Found(None, "a child process", f"the probe ended: {why}")
+        return decoded(said)
+
+    def _end(self, process: subprocess.Popen[bytes], since: float) -> None:
+        """The whole session: nvidia-smi hangs below the one that asked it."""
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
+        try:
+            process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._stuck, self._since = process, since
+
+
+# Isolated, so that no variable and no file of the working directory gets in. The path
+# is then that of this very package, wherever it lies.
+_PROGRAM = (
+    f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r}); "
+    "from llmgw.discovery.child import main; main()"
+)
+
+
+def main() -> None:
+    """In the child: arguments on standard input, the answer on standard output."""
+    module, function = sys.argv[1:3]
+    found = getattr(import_module(module), function)(**json.load(sys.stdin))
+    json.dump(found, sys.stdout)
+
+
+def decoded(said: bytes) -> Found:
+    value, source, reason, troubles, memory = json.loads(said)
+    return Found(
+        value, source, reason, tuple(Trouble(*one) for one in troubles), memory
+    )

@@ -1,0 +1,164 @@
+"""The inventory over this very machine, and over probes that hang."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from llmgw.agent.inventory import Inventory
+from llmgw.agent.probes import Probe
+from llmgw.config.keys import Config, Discovery
+from llmgw.discovery.child import Child, Hung
+from llmgw.discovery.found import Found
+from llmgw.supervisor import procfs
+
+
+def config(folder: Path, **settings: Any) -> Config:
+    return Config(
+        servers=("http://127.0.0.1:1",),
+        engines_dir=str(folder / "engines"),
+        state_dir=str(folder),
+        model_dirs=(str(folder),),
+        discovery=Discovery(**settings),
+    )
+
+
+async def test_every_fact_has_a_value_or_a_reason(tmp_path: Path) -> None:
+    """Of this machine, whatever it is; and none is asked on the event loop."""
+    inventory = Inventory(config(tmp_path))
+
+    await inventory.once()
+    facts = inventory.facts().facts
+
+    assert {"cpu", "memory", "numa", "gpus", "nics", "hcas", "disks"} < facts.keys()
+    for fact in facts.values():
+        assert fact.source
+        assert fact.value is not None
+    assert inventory.value("cpu")["usable"] >= 1
+    assert inventory.value("memory")["usable"] > 0
+    assert inventory.runs().keys() == facts.keys()
+
+
+async def test_before_the_first_survey_nothing_is_claimed(tmp_path: Path) -> None:
+    inventory = Inventory(config(tmp_path))
+
+    facts = inventory.facts().facts
+
+    assert {fact.reason for fact in facts.values()} == {"not looked at yet"}
+    assert inventory.cpus().usable >= 1
+    assert inventory.load().cpu is None
+
+
+async def test_the_hash_stays_while_nothing_changes(tmp_path: Path) -> None:
+    """Ages, free memory and pressure are shown and are no news."""
+    inventory = Inventory(config(tmp_path))
+    await inventory.once()
+    before, number = inventory.facts().hash, inventory.changed.value
+
+    await inventory.ask("memory")
+    await inventory.ask("cpu")
+
+    assert inventory.facts().hash == before
+    assert inventory.changed.value == number
+
+
+class Scripted:
+    """A probe that answers as it is told."""
+
+    def __init__(self, found: Found) -> None:
+        self.found = found
+        self.let_go = threading.Event()
+        self.let_go.set()
+        self.calls = 0
+        self.probe = Probe(self.ask, lambda: 60.0, lambda: 0.2)
+
+    def ask(self, _: Any) -> Found:
+        self.calls += 1
+        self.let_go.wait(30)
+        return self.found
+
+
+async def test_a_late_probe_leaves_its_last_answer_standing(tmp_path: Path) -> None:
+    """T79, T84: it is named as hung, and no second one is put beside it."""
+    gpus = Scripted(Found({"gpus": []}, "fake"))
+    inventory = Inventory(config(tmp_path), replaced={"gpus": gpus.probe})
+    await inventory.ask("gpus")
+    first = inventory.facts()
+    gpus.let_go.clear()
+    try:
+        await inventory.ask("gpus")
+        await inventory.ask("gpus")
+
+        fact = inventory.facts().facts["gpus"]
+        assert fact.value == {"gpus": []}
+        assert "has not answered" in (fact.reason or "")
+        assert inventory.facts().hash != first.hash
+        assert [p.code for p in inventory.problems()] == ["probe_hung"]
+        assert not inventory.runs()["gpus"].ok
+        assert gpus.calls == 2
+    finally:
+        gpus.let_go.set()
+
+    with anyio.fail_after(5):
+        while inventory.problems():
+            await anyio.sleep(0.01)
+            await inventory.ask("gpus")
+    assert inventory.facts().hash == first.hash
+
+
+async def test_what_becomes_unknown_is_not_forgotten(tmp_path: Path) -> None:
+    gpus = Scripted(Found({"gpus": []}, "fake"))
+    inventory = Inventory(config(tmp_path), replaced={"gpus": gpus.probe})
+    await inventory.ask("gpus")
+    gpus.found = Found(None, "fake", "the library is gone")
+
+    await inventory.ask("gpus")
+
+    fact = inventory.facts().facts["gpus"]
+    assert fact.value == {"gpus": []}
+    assert fact.reason == "the library is gone"
+
+
+async def test_a_running_inventory_says_what_changed(tmp_path: Path) -> None:
+    inventory = Inventory(config(tmp_path, interval=60))
+    async with anyio.create_task_group() as group:
+        with anyio.fail_after(20):
+            await group.start(inventory.run)
+            seen = inventory.changed.number
+            (tmp_path / "more").mkdir()
+            inventory.reconfigure(config(tmp_path / "more"))
+
+            await inventory.changed.newer_than(seen)
+        group.cancel_scope.cancel()
+
+
+async def test_a_child_that_hangs_is_ended_with_all_below_it(tmp_path: Path) -> None:
+    """T84: nvidia-smi hangs below the process that asked it."""
+    child = Child("subprocess", "run")
+    mark = tmp_path / "pid"
+    script = f"echo $$ > {mark}; exec sleep 60"
+
+    with pytest.raises(Hung):
+        await anyio.to_thread.run_sync(child.ask, {"args": ["sh", "-c", script]}, 3.0)
+
+    pid = int(mark.read_text())
+
+    def is_alive() -> bool:
+        found = procfs.stat(pid)
+        return found is not None and found.is_alive
+
+    with anyio.fail_after(5):
+        while await anyio.to_thread.run_sync(is_alive):
+            await anyio.sleep(0.01)
+
+
+def test_a_child_that_dies_is_a_reason() -> None:
+    child = Child("llmgw.discovery.disk", "no_such_probe")
+
+    found = child.ask({}, 20)
+
+    assert found.value is None
+    assert "no_such_probe" in found.reason
