@@ -14,11 +14,15 @@ predecessor, the id, a dot and the beginning of its digest. An id has no dots.
 
 from collections.abc import Iterable, Iterator
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from llmgw.wire import Replica, State, Wanted
+from llmgw.wire import Replica, Restart, State, Wanted
 
 SERVING: frozenset[State] = frozenset({"ready", "busy"})
+# A member that died is not tried again before its node has seen that it is down, and
+# its group with it: one that came back at once would be alone with peers that wait for
+# the one before it.
+GROUP_PAUSE = 5.0
 DEAD: frozenset[State] = frozenset({"failed", "crash_loop"})
 
 
@@ -218,6 +222,16 @@ def _stop(several: Iterable[Running]) -> Iterator[Action]:
 def _starts_first(replica: Replica) -> bool:
     """Two cannot have one port, whatever was asked."""
     return replica.replace == "start_first" and replica.port is None
+
+
+def restart(replica: Replica) -> Restart | None:
+    """When its keeper tries it again: as it says, but not in haste in a group."""
+    said = replica.restart
+    if replica.group is None:
+        return said
+    said = said or Restart()
+    base = max(said.base_s or 0.0, GROUP_PAUSE)
+    return structs.replace(said, base_s=base, at_once=False)
 
 
 def beside(wanted: Wanted) -> str:

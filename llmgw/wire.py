@@ -68,11 +68,15 @@ class Group(Message, frozen=True, kw_only=True):
 
 
 class Restart(Message, frozen=True, kw_only=True):
-    """When a crashed engine is started again; None: as the node's own file says."""
+    """When a crashed engine is started again; None: as the node's own file says.
+
+    *at_once*: without a wait the first time, if it has served before.
+    """
 
     base_s: float | None = None
     max_s: float | None = None
     crash_loop_after: int | None = None
+    at_once: bool = True
 
 
 class Disconnect(Message, frozen=True, kw_only=True):

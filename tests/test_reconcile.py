@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from llmgw.reconcile import (
     DEAD,
+    GROUP_PAUSE,
     SERVING,
     Action,
     Keep,
@@ -16,8 +17,9 @@ from llmgw.reconcile import (
     beside,
     plan,
     replica_id,
+    restart,
 )
-from llmgw.wire import Group, Replica, State, Wanted, digest
+from llmgw.wire import Group, Replica, Restart, State, Wanted, digest
 
 
 def wanted(replica: Replica) -> Wanted:
@@ -220,6 +222,19 @@ def test_members_of_one_group_are_replaced_together() -> None:
 
     assert planned([one, newer], [runs(one), runs(two)]) == [Stop("a"), Stop("b")]
     assert planned([one, newer], [runs(one, "stopped"), runs(two, "stopping")]) == []
+
+
+def test_a_member_is_down_for_long_enough_to_be_seen() -> None:
+    """T90: one that came back in 50 ms was never seen to be down by its group."""
+    alone = want("a").replica
+    member = want("a", group="g").replica
+
+    assert restart(alone) is None
+    assert restart(member) == Restart(base_s=GROUP_PAUSE, at_once=False)
+    patient = Restart(base_s=60.0, crash_loop_after=2, at_once=False)
+    assert restart(msgspec.structs.replace(member, restart=patient)) == patient
+    hasty = Restart(base_s=0.1)
+    assert restart(msgspec.structs.replace(member, restart=hasty)) == restart(member)
 
 
 # Whatever is wanted and whatever runs -----------------------------------------------

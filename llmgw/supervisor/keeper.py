@@ -347,6 +347,7 @@ class Keeper:
             own.crash_loop_after
             if wish.crash_loop_after is None
             else wish.crash_loop_after,
+            at_once=wish.at_once,
         )
 
     def _give_ports_back(self) -> None:

@@ -17,8 +17,9 @@ class Order:
 
     *prepare* is given ports by name and something to report progress to. It fetches
     what is missing. An EngineError from it is final: the replica is `failed`; so is a
-    WeightsError that says so. *port*: the number wanted for `api`. *stop_after*:
-    seconds without a control plane after which it is stopped; None: never.
+    WeightsError that says so. *port*: the number wanted for the first of *ports*.
+    *stop_after*: seconds without a control plane after which it is stopped; None:
+    never.
     """
 
     id: str

@@ -50,7 +50,7 @@ class Ports:
     ) -> Lease:
         """A port for each name, distinct from all that are leased.
 
-        *fixed* is the number wanted for `api`; *before* those that the same replica
+        *fixed* is the number wanted for the first; *before* those that the same replica
         had, preferred so that its address does not move. EngineError if they are not
         to be had.
         """
@@ -58,7 +58,7 @@ class Ports:
         held: list[socket.socket] = []
         try:
             for name in names:
-                if name == "api" and fixed is not None:
+                if name == names[0] and fixed is not None:
                     port, holder = fixed, self._hold_fixed(fixed, host)
                 else:
                     port, holder = self._hold_any((before or {}).get(name), host)

@@ -19,10 +19,13 @@ class Restarts:
     makes good for what was before.
     """
 
-    def __init__(self, base: float, limit: float, loop_after: int) -> None:
+    def __init__(
+        self, base: float, limit: float, loop_after: int, *, at_once: bool = True
+    ) -> None:
         self._base = base
         self._limit = limit
         self._loop_after = loop_after
+        self._at_once = at_once
         self.failures = 0
 
     def ended(self, served: float | None) -> Again:
@@ -32,7 +35,8 @@ class Restarts:
         self.failures += 1
         if self.failures >= self._loop_after:
             return Again(self._limit, True)
-        if served is not None and self.failures == 1:
+        forgiven = self._at_once and served is not None
+        if forgiven and self.failures == 1:
             return Again(0.0, False)
-        doublings = self.failures - (1 if served is None else 2)
+        doublings = self.failures - (2 if forgiven else 1)
         return Again(min(self._base * 2.0**doublings, self._limit), False)

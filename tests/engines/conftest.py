@@ -1,0 +1,23 @@
+"""A real llama-server and a model for it."""
+
+from pathlib import Path
+
+import pytest
+
+from llmgw.engines.place import Build
+from tests.models import pinned, tiny_gguf
+
+
+@pytest.fixture(scope="session")
+def llama() -> Build:
+    try:
+        return pinned.llama()
+    except pinned.NotToBeHad as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("models") / "tiny.gguf"
+    tiny_gguf.write(path)
+    return path
