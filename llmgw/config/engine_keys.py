@@ -20,10 +20,16 @@ class Engine(Section, frozen=True, kw_only=True):
         ),
     ] = None
     args: Annotated[
-        tuple[str, ...], key("Arguments of every start, before the replica's own.")
+        tuple[str, ...],
+        key("Arguments of every start, before the replica's own.", example=["--mlock"]),
     ] = ()
     env: Annotated[
-        dict[str, str], key("Environment variables of every start.", kind="env")
+        dict[str, str],
+        key(
+            "Environment variables of every start.",
+            example={"HF_HUB_OFFLINE": "1"},
+            kind="env",
+        ),
     ] = field(default_factory=dict[str, str])
     allow_args: Annotated[
         tuple[str, ...],

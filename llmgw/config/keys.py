@@ -250,7 +250,11 @@ class Config(Section, frozen=True, kw_only=True):
         ),
     ] = field(default_factory=dict[str, str])
     fabrics: Annotated[
-        tuple[Fabric, ...], key("Which adapter is on which fabric. Never guessed.")
+        tuple[Fabric, ...],
+        key(
+            "Which adapter is on which fabric. Never guessed.",
+            example=[{"name": "rail0", "hcas": ["mlx5_0"]}],
+        ),
     ] = ()
     heartbeat_interval: Annotated[
         Duration,

@@ -70,6 +70,9 @@ def _refine(said: Schema, field: inspect.Field) -> None:
         said["default"] = field.default_factory()
     elif field.default is not NODEFAULT:
         said["default"] = written(field.default, field.type)
+    # A default that says something is as good an example as any.
+    if said.get("default") not in (None, [], {}):
+        said.setdefault("examples", [said["default"]])
     for one in said.get("anyOf", [said]):
         if one.get("type") != "null":
             _limit(one, hints)

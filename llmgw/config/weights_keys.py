@@ -63,7 +63,11 @@ class Weights(Section, frozen=True, kw_only=True):
         ),
     ] = None
     mirrors: Annotated[
-        tuple[Mirror, ...], key("Places asked before the public one, in order.")
+        tuple[Mirror, ...],
+        key(
+            "Places asked before the public one, in order.",
+            example=[{"url": "https://mirror.example/hf"}],
+        ),
     ] = ()
     hf_token_file: Annotated[
         Secret | None,

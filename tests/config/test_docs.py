@@ -64,6 +64,13 @@ def test_patterns_are_within_what_nix_reads() -> None:
         assert re.compile(pattern)
 
 
+def test_every_key_is_described_and_has_an_example() -> None:
+    for name, definition in json.loads(json_schema())["$defs"].items():
+        for key, said in definition["properties"].items():
+            assert said["description"], f"{name}.{key}"
+            assert "$ref" in said or said["examples"], f"{name}.{key}"
+
+
 def test_every_limit_of_a_duration_is_in_the_schema() -> None:
     """Editors show it; the agent enforces it."""
     interval = json.loads(json_schema())["$defs"]["Config"]["properties"]
