@@ -22,15 +22,17 @@ from llmgw.weights.parts import WORK
 DEFAULT = Path("/var/lib/llmgw-weights")
 PIN = ".llmgw-pinned"
 USED = ".llmgw-used"
+# Said again by then, as long as the agent runs.
+HOLD_EVERY = 24 * 3600.0
 # What a node holds it says again now and then. One that is gone for good does not,
 # and must not keep a shared cache full for ever.
 HOLD_LASTS = 30 * 24 * 3600.0
 
 
 class Held(Struct, frozen=True, kw_only=True):
-    """What the replicas of one node use, as folders below the cache."""
+    """What the replicas of one node use, as the markers name it."""
 
-    folders: tuple[str, ...]
+    sources: tuple[str, ...]
 
 
 class Item(Struct, frozen=True, kw_only=True):
@@ -92,7 +94,7 @@ class Cache:
         for folder in self._folders():
             known = marker.read(folder)
             below = str(folder.relative_to(self.root))
-            reason = "a replica uses it" if below in held else ""
+            reason = "a replica uses it" if held & set(known.sources) else ""
             if any(str(folder / name) in opened for name in known.files):
                 reason = "a process has it open"
             used = _mtime(folder / USED) or _mtime(folder / marker.NAME) or now
@@ -159,11 +161,11 @@ class Cache:
         except OSError:
             pass  # a cache that is only read keeps no account
 
-    def hold(self, node: str, folders: Sequence[str]) -> None:
+    def hold(self, node: str, sources: Sequence[str]) -> None:
         """Say what the replicas of *node* use: all of it, every time."""
         holds = self.root / WORK / "holds"
         holds.mkdir(parents=True, exist_ok=True)
-        content = msgspec.json.encode(Held(folders=tuple(folders)))
+        content = msgspec.json.encode(Held(sources=tuple(sources)))
         files.replace(holds / f"{node}.json", content)
 
     def _held(self, now: float) -> set[str]:
@@ -172,7 +174,7 @@ class Cache:
             if now - (_mtime(path) or now) > HOLD_LASTS:
                 continue
             try:
-                found |= set(msgspec.json.decode(path.read_bytes(), type=Held).folders)
+                found |= set(msgspec.json.decode(path.read_bytes(), type=Held).sources)
             except (FileNotFoundError, msgspec.DecodeError):
                 continue
         return found

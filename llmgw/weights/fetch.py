@@ -11,15 +11,18 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import anyio
 import anyio.abc
-from msgspec import Struct
+import anyio.to_thread
 
+from llmgw.aio import Latest
 from llmgw.config import keys
 from llmgw.errors import WeightsError
+from llmgw.weights.cache import HOLD_EVERY
+from llmgw.weights.copied import write_held
 from llmgw.weights.order import (
     Begin,
     Cancel,
@@ -60,15 +63,6 @@ class _Wish:
         return Fetch(id=self.number, source=self.source, digest=self.digest)
 
 
-class Place(Struct, frozen=True, kw_only=True):
-    """Where weights lie: fetched into *cache*, and looked for in *model_dirs* too."""
-
-    cache: Path
-    model_dirs: tuple[Path, ...] = ()
-    # Files straight into the cache folder, without the folders that spell the source.
-    flat: bool = False
-
-
 class Weights:
     """`run` is its life; `ensure` may be called as soon as that has begun."""
 
@@ -76,7 +70,7 @@ class Weights:
         self,
         settings: keys.Weights,
         cache: Path,
-        model_dirs: Sequence[Path] = (),
+        model_dirs: Sequence[Path | str] = (),
         *,
         flat: bool = False,
         environ: Mapping[str, str] = os.environ,
@@ -94,6 +88,30 @@ class Weights:
         self._count = 0
         self._orders: list[Order] = []
         self._asked = anyio.Event()
+        self._cache = cache
+        self._held: Latest[tuple[str, ...] | None] = Latest(None)
+
+    async def hold(self, sources: Iterable[str]) -> None:
+        """Say what the replicas of this node use, all of it: it is not evicted.
+
+        It is kept on disk: engines outlive the agent, and so does what they need.
+        """
+        self._held.set(tuple(sorted(set(sources))))
+        await self._write_held()
+
+    async def _write_held(self) -> None:
+        sources = self._held.value
+        if sources is None:
+            return
+        try:
+            await anyio.to_thread.run_sync(write_held, self._cache, sources)
+        except OSError as error:
+            log.warning("what is held cannot be written why=%s", error)
+
+    async def _keep_held(self) -> None:
+        while True:
+            await anyio.sleep(HOLD_EVERY)
+            await self._write_held()
 
     async def ensure(self, source: str, digest: str | None, progress: Watcher) -> Path:
         """Where the weights of *source* lie, once they are whole and verified.
@@ -132,10 +150,14 @@ class Weights:
         *,
         task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
     ) -> None:
-        task_status.started()
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._keep_held)
+            task_status.started()
+            await self._work()
+
+    async def _work(self) -> None:
         while True:
             await self._asked.wait()
-            # One that is still running when nothing is left to say ends below.
             try:
                 async with self._process() as (reader, writer):
                     await self._serve(reader, writer)

@@ -85,8 +85,12 @@ class Job:
                 Cache(self._cache).used(copied.root_of(path))
                 return path
         for path in copied.candidates(self._source, self._sha256, dirs):
-            if self._sha256 in (None, known_sha256(path, self._cache, self._tell)):
+            if self._sha256 is None:
                 return path
+            if path.is_file():
+                found = known_sha256(path, self._cache, self._tell)
+                if found == self._sha256:
+                    return path
             log.warning("copied file has another digest path=%s", path)
         return None
 

@@ -1,0 +1,172 @@
+"""Room on the disk, and what may leave the cache to make some."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from llmgw.config import keys
+from llmgw.errors import WeightsError
+from llmgw.weights.cache import Cache, choose
+from llmgw.weights.claim import Claim, Claims, me
+from llmgw.weights.space import Space
+from llmgw.wire import Progress
+from tests.fakes.weights_server import Request, WeightsServer
+from tests.weights.conftest import MIB, asking, noise
+
+GB = 10**9
+
+
+def ignore(_: Progress) -> None:
+    pass
+
+
+def test_what_running_fetches_will_take_is_taken(tmp_path: Path) -> None:
+    """T72: two of 60 GB, 100 GB free: the second is 20 GB short, and knows of whom."""
+    claims = Claims(tmp_path, silence=20.0)
+    space = Space(tmp_path, claims, free=lambda _: (1, 100 * GB))
+    owner = me()
+    claims.take("first", owner)
+    claims.take("second", owner)
+    first = Claim(owner=owner, key="first", total=60 * GB)
+    second = Claim(owner=owner, key="second", total=60 * GB)
+
+    assert space.missing(first, 60 * GB) == 0
+    claims.beat(Claim(owner=owner, key="first", total=60 * GB, reserved=True))
+    assert space.missing(second, 60 * GB) == 20 * GB
+    assert [c.key for c in space.others(second)] == ["first"]
+
+    claims.give_up("first", owner)
+    assert space.missing(second, 60 * GB) == 0
+
+
+def test_of_two_that_ask_at_once_one_is_first(tmp_path: Path) -> None:
+    claims = Claims(tmp_path, silence=20.0)
+    space = Space(tmp_path, claims, free=lambda _: (1, 100))
+    owner = me()
+    both = [Claim(owner=owner, key=key, total=60) for key in ("a", "b")]
+    for claim in both:
+        claims.take(claim.key, owner)
+        claims.beat(claim)
+
+    assert [space.missing(claim, 60) > 0 for claim in both] == [False, True]
+
+
+def test_a_dead_one_s_claim_takes_no_room(tmp_path: Path) -> None:
+    claims = Claims(tmp_path, silence=20.0)
+    gone = me()
+    gone = type(gone)(
+        node=gone.node,
+        boot=gone.boot,
+        pids=gone.pids,
+        pid=gone.pid,
+        started=gone.started - 1,
+        nonce="gone",
+    )
+    claims.take("first", gone)
+    claims.beat(Claim(owner=gone, key="first", total=60, reserved=True))
+    space = Space(tmp_path, claims, free=lambda _: (1, 100))
+
+    assert space.missing(Claim(owner=me(), key="second"), 60) == 0
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 24 MiB, in memory."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("mounting a tmpfs needs root: use sudo")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+async def test_what_does_not_fit_is_refused_before_the_first_byte(
+    full: Path, server: WeightsServer
+) -> None:
+    server.put("/large", noise(30 * MIB))
+    server.put("/small", noise(10 * MIB))
+    async with asking(full) as weights:
+        await weights.ensure(server.url("/small"), None, ignore)
+        with pytest.raises(WeightsError, match="are needed") as refused:
+            await weights.ensure(server.url("/large"), None, ignore)
+
+    assert not refused.value.final
+    assert "llmgw weights evict" in refused.value.fix
+    assert "10.0 MiB" in refused.value.fix
+    assert server.sent() <= 10 * MIB + 2
+
+
+async def test_a_disk_that_fills_meanwhile_is_final_and_leaves_no_half(
+    full: Path, server: WeightsServer
+) -> None:
+    """T71: ENOSPC is one attempt and a reason."""
+    file = server.put("/model", noise(16 * MIB))
+    filler = full / "filler"
+
+    def fill(request: Request) -> None:
+        if request.start and not filler.exists():
+            filler.write_bytes(b"x" * 12 * MIB)
+
+    file.before_answer = fill
+    async with asking(full) as weights:
+        with pytest.raises(WeightsError, match="no space left") as refused:
+            await weights.ensure(server.url("/model"), None, ignore)
+
+    assert refused.value.final
+    assert not list(full.rglob("model/model"))
+
+
+async def test_above_the_limit_the_longest_unused_leaves(
+    tmp_path: Path, server: WeightsServer
+) -> None:
+    settings = keys.Weights(cache_limit=25 * MIB)
+    async with asking(tmp_path, settings) as weights:
+        paths: dict[str, Path] = {}
+        for number, name in enumerate(("pinned", "held", "old", "newer", "wanted")):
+            size = 9 * MIB if name == "wanted" else 5 * MIB
+            server.put(f"/{name}", noise(size, number))
+            paths[name] = await weights.ensure(server.url(f"/{name}"), None, ignore)
+            os.utime(paths[name].parent / ".llmgw-used", (number, number))
+            if name == "pinned":
+                (paths[name].parent / ".llmgw-pinned").touch()
+            if name == "held":
+                await weights.hold([server.url("/held")])
+
+    there = [name for name, path in paths.items() if path.exists()]
+    assert there == ["pinned", "held", "newer", "wanted"]
+
+
+async def test_a_limit_that_leaves_no_room_says_so(
+    tmp_path: Path, server: WeightsServer
+) -> None:
+    server.put("/model", noise(2 * MIB))
+
+    async with asking(tmp_path, keys.Weights(cache_limit=MIB)) as weights:
+        with pytest.raises(WeightsError, match="cache_limit"):
+            await weights.ensure(server.url("/model"), None, ignore)
+
+    assert server.sent() == 1
+
+
+def test_a_link_does_not_lead_eviction_out_of_the_cache(tmp_path: Path) -> None:
+    outside, root = tmp_path / "outside", tmp_path / "cache"
+    outside.mkdir()
+    (outside / "llmgw-complete.json").write_text("{}")
+    (root / "hf").mkdir(parents=True)
+    (root / "hf" / "owner").symlink_to(outside)
+
+    assert Cache(root).items() == []
+
+
+def test_the_first_folder_that_can_be_written_to_takes_them(tmp_path: Path) -> None:
+    """T80: the first is often a tree that may only be read."""
+    only_read, writable = Path("/proc/sys"), tmp_path / "nvme"
+
+    assert choose(None, (only_read, writable)) == writable
+    assert choose(tmp_path, (only_read,)) == tmp_path
+    with pytest.raises(WeightsError, match="none of them can be written"):
+        choose(None, (only_read,))
