@@ -16,7 +16,7 @@ def peak_mib(pid: int) -> float:
 
 
 def starved() -> None:
-    """An address space of 2 GiB, and 512 MiB of memory that is its own."""
+    """512 MiB of memory that is its own, stacks of its threads included."""
     resource.setrlimit(resource.RLIMIT_DATA, (512 * MIB, 512 * MIB))
 
 
