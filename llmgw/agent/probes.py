@@ -44,6 +44,7 @@ def probes(config: Callable[[], Config], root: Path = ROOT) -> dict[str, Probe]:
     """By the name of the fact, as the wire has it."""
     gpus = Child("llmgw.discovery.gpu", "survey")
     disks = Child("llmgw.discovery.disk", "survey")
+    models = Child("llmgw.weights.local", "survey")
     asks: dict[str, Callable[[Any], Found]] = {
         "os": lambda _: system.survey(root),
         "cpu": lambda _: cpu.survey(root),
@@ -56,6 +57,10 @@ def probes(config: Callable[[], Config], root: Path = ROOT) -> dict[str, Probe]:
             {"folders": folders(config())}, config().discovery.probe_timeout
         ),
         "builds": lambda kept: _builds(config(), kept or {}),
+        "models": lambda kept: models.ask(
+            {"folders": model_folders(config()), "memory": kept},
+            _scan_limit(config()),
+        ),
     }
     return {
         name: Probe(
