@@ -20,6 +20,7 @@ from llmgw.weights.sources import (
     masked,
     parse,
     place,
+    sha256_of,
 )
 
 _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.\w+)$")
@@ -50,6 +51,18 @@ def fetched(source: Source, sha256: str | None, folder: Path) -> Path | None:
         name = marker_name(source)
     names = marker.whole(below, name, sha256)
     return None if names is None else answer(below, names)
+
+
+def there(text: str, digest: str | None, dirs: Sequence[Path]) -> Path | None:
+    """Weights that lie complete in one of *dirs*, by their markers: a few stats."""
+    sha256 = sha256_of(digest, masked(text))
+    source = parse(text, digest)
+    for folder in dirs:
+        path = fetched(source, sha256, folder)
+        if path is not None:
+            Cache(dirs[0]).used(root_of(path))
+            return path
+    return None
 
 
 def root_of(path: Path) -> Path:

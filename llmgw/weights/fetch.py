@@ -22,7 +22,7 @@ from llmgw.aio import Latest
 from llmgw.config import keys
 from llmgw.errors import WeightsError
 from llmgw.weights.cache import HOLD_EVERY
-from llmgw.weights.copied import write_held
+from llmgw.weights.copied import there, write_held
 from llmgw.weights.order import (
     Begin,
     Cancel,
@@ -119,6 +119,9 @@ class Weights:
         WeightsError says why they cannot be had, and whether for good. Cancelled:
         the transfer ends if nobody else waits for it, and what is here is kept.
         """
+        path = await self._there(source, digest)
+        if path is not None:
+            return path
         key = (source, digest)
         wish = self._wishes.get(key)
         if wish is None:
@@ -140,6 +143,24 @@ class Weights:
             raise wish.error
         assert wish.path is not None
         return wish.path
+
+    async def _there(self, source: str, digest: str | None) -> Path | None:
+        """What lies complete: no process is started to say so.
+
+        A folder on a server that does not answer is left to the process, which may
+        hang as it likes.
+        """
+        if self._begin.flat:
+            return None
+        dirs = [Path(d) for d in (self._begin.cache, *self._begin.model_dirs)]
+        with anyio.move_on_after(1.0):
+            try:
+                return await anyio.to_thread.run_sync(
+                    there, source, digest, dirs, abandon_on_cancel=True
+                )
+            except OSError:
+                pass  # the process meets it too, and says what it is
+        return None
 
     def _send(self, message: Order) -> None:
         self._orders.append(message)

@@ -49,6 +49,7 @@ class Job:
         report: Callable[[Progress], None],
     ) -> None:
         self._begin = begin
+        self._text = source
         self._shown = masked(source)
         self._sha256 = sha256_of(digest, self._shown)
         self._source = parse(source, digest)
@@ -79,11 +80,9 @@ class Job:
         if self._begin.flat:
             return None
         dirs = [self._cache, *map(Path, self._begin.model_dirs)]
-        for folder in dirs:
-            path = copied.fetched(self._source, self._sha256, folder)
-            if path is not None:
-                Cache(self._cache).used(copied.root_of(path))
-                return path
+        path = copied.there(self._text, self._sha256, dirs)
+        if path is not None:
+            return path
         for path in copied.candidates(self._source, self._sha256, dirs):
             if self._sha256 is None:
                 return path

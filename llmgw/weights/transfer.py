@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 # So long a block may take to fill before what is there is written.
-MOMENT = 0.25
+MOMENT = 0.03
 # A connection this many times slower than the mean of all, for so long, is given up.
 DRAG = 10
 DRAG_AFTER = 15.0

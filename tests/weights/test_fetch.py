@@ -1,6 +1,9 @@
 """Fetching, whole: a real server, the real fetch process, a real disk."""
 
 import hashlib
+import os
+import signal
+import threading
 from pathlib import Path
 
 import anyio
@@ -8,6 +11,7 @@ import pytest
 
 from llmgw.config import keys
 from llmgw.errors import WeightsError
+from llmgw.weights.fetch import Weights
 from llmgw.wire import Progress
 from tests.fakes.weights_server import Cut, Reset, Status, WeightsServer
 from tests.weights.conftest import MIB, asking, noise
@@ -49,6 +53,97 @@ async def test_what_lies_whole_is_not_asked_for_again(
         assert await weights.ensure(server.url("/model"), None, ignore) == first
 
     assert len(server.requests) == before
+
+
+async def test_what_lies_whole_needs_no_process(
+    tmp_path: Path, server: WeightsServer
+) -> None:
+    server.put("/model", noise(MIB))
+    async with asking(tmp_path) as weights:
+        path = await weights.ensure(server.url("/model"), None, ignore)
+
+    idle = Weights(keys.Weights(), tmp_path)  # it never runs
+
+    with anyio.fail_after(5):
+        assert await idle.ensure(server.url("/model"), None, ignore) == path
+
+
+async def test_a_file_cut_short_later_is_not_taken_for_whole(
+    tmp_path: Path, server: WeightsServer
+) -> None:
+    content = noise(MIB)
+    server.put("/model", content)
+    async with asking(tmp_path) as weights:
+        path = await weights.ensure(server.url("/model"), None, ignore)
+        with path.open("r+b") as file:
+            file.truncate(1000)
+
+        assert await weights.ensure(server.url("/model"), None, ignore) == path
+
+    assert path.read_bytes() == content
+
+
+async def test_a_process_that_dies_is_said_to_have_and_another_goes_on(
+    tmp_path: Path, server: WeightsServer
+) -> None:
+    content = noise(24 * MIB)
+    file = server.put("/model", content)
+    file.rate = 2 * MIB
+
+    began = anyio.Event()
+
+    async def kill() -> None:
+        await began.wait()
+        for pid in children():
+            os.kill(pid, signal.SIGKILL)
+
+    async with asking(tmp_path) as weights, anyio.create_task_group() as group:
+        group.start_soon(kill)
+        with pytest.raises(WeightsError, match="killed") as refused:
+            await weights.ensure(server.url("/model"), None, lambda _: began.set())
+        file.rate = None
+        path = await weights.ensure(server.url("/model"), None, ignore)
+
+    assert not refused.value.final
+    assert path.read_bytes() == content
+
+
+def children() -> list[int]:
+    task = f"/proc/{os.getpid()}/task/{threading.get_native_id()}/children"
+    found = [int(pid) for pid in Path(task).read_text().split()]
+    return [
+        p for p in found if b"weights.child" in Path(f"/proc/{p}/cmdline").read_bytes()
+    ]
+
+
+async def test_nobody_waiting_ends_the_transfer_and_keeps_what_came(
+    tmp_path: Path, server: WeightsServer
+) -> None:
+    content = noise(24 * MIB)
+    file = server.put("/model", content)
+    file.rate = 2 * MIB
+    came = anyio.Event()
+
+    async with asking(tmp_path) as weights:
+        async with anyio.create_task_group() as group:
+
+            def watch(progress: Progress) -> None:
+                if progress.done > 4 * MIB:
+                    came.set()
+
+            async def ask() -> None:
+                await weights.ensure(server.url("/model"), None, watch)
+
+            group.start_soon(ask)
+            await came.wait()
+            group.cancel_scope.cancel()
+        before = len(server.requests)
+        file.rate = None
+        path = await weights.ensure(server.url("/model"), None, ignore)
+
+    assert path.read_bytes() == content
+    again = sum(r.end - r.start for r in server.requests[before:])
+    assert again <= len(content) - 4 * MIB + 1
 
 
 async def test_one_transfer_serves_all_who_ask(
