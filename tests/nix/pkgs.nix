@@ -9,8 +9,9 @@ in
   systemd = made "systemd" { version = "257"; outPath = "/usr"; };
   stdenv = { buildPlatform.canExecute = _: true; hostPlatform = { }; };
   formats.toml = _: { generate = name: value: made name { inherit value; }; };
-  python3 = made "python3" { outPath = "/usr"; };
+  python3 = made "python3" { outPath = "/usr"; withPackages = _: made "python3-with-packages" { }; };
   nftables = made "nftables" { };
+  openssl = made "openssl" { };
   llama-cpp = made "llama-cpp" { outPath = "/opt/llama-cpp"; };
   runCommand = name: about: script: made name ({ inherit script; } // about.passthru or { });
   linkFarm = name: entries: made name { inherit entries; };

@@ -16,7 +16,7 @@
   # An agent that may run the node's own python as an engine: a program that is everywhere and answers /health.
   agent = { settings ? { }, config ? { } }: { pkgs, ... }: {
     imports = [ self.nixosModules.llmgw-agent config ];
-    environment.systemPackages = [ pkgs.python3 pkgs.nftables ];
+    environment.systemPackages = [ pkgs.nftables ];
     # the replicas serve this folder: GET /health is 200
     environment.etc."llmgw-engine/health".text = "ok\n";
     services.llmgw-agent = {

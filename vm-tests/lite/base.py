@@ -39,6 +39,9 @@ chroot "$root" python3 -m venv /opt/llmgw
 chroot "$root" /opt/llmgw/bin/pip install --quiet --require-hashes -r /opt/lock
 chroot "$root" python3 -m venv /opt/llama-cpp
 chroot "$root" /opt/llama-cpp/bin/pip install --quiet --no-deps "$ENGINE"
+chroot "$root" /opt/llama-cpp/bin/pip install --quiet gguf
+mkdir "$root/made"
+chroot "$root" /opt/llama-cpp/bin/python3 /opt/tiny_gguf.py /made/tiny.gguf
 """
 
 
@@ -93,6 +96,7 @@ def _mirror() -> list[str]:
 
 def _python(into: Path) -> None:
     shutil.copy(LOCK, into / "opt/lock")
+    shutil.copy(REPO / "tests/models/tiny_gguf.py", into / "opt")
     # Where this machine's pip is told to look besides the index, if that is a folder.
     folders = [f for f in os.environ.get("PIP_FIND_LINKS", "").split() if f[:1] == "/"]
     command = ["unshare", "--mount", "--propagation", "private", "bash", "-c", INSTALL]
