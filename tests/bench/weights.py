@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import hashlib
 import http.server
+import importlib.util
 import json
 import os
 import random
@@ -19,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 MIB = 1024 * 1024
@@ -91,7 +92,7 @@ def serve(file: Path, sha256: str, delay: float) -> None:
 
 
 @contextlib.contextmanager
-def serving(file: Path, sha256: str, delay: float) -> Iterator[str]:
+def serving(file: Path, sha256: str, delay: float) -> Generator[str]:
     command = [sys.executable, "-m", "tests.bench.weights", "--serve"]
     command += [str(file), sha256, str(delay)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -123,9 +124,7 @@ def clients(base: str, sha256: str, to: Path) -> dict[str, list[str]]:
     if shutil.which("aria2c"):
         found["aria2c -x16"] = ["aria2c", "-q", "-x16", "-s16", "-k1M"]
         found["aria2c -x16"] += ["--file-allocation=none", "-d", str(to), url]
-    with contextlib.suppress(ImportError):
-        import huggingface_hub  # noqa: F401 -- whether it is there
-
+    if importlib.util.find_spec("huggingface_hub"):
         found["huggingface_hub"] = [sys.executable, "-c", hub, str(to)]
     return found
 
@@ -173,10 +172,9 @@ def bench(size: int, delays: tuple[float, ...], rounds: int) -> list[dict[str, o
                         if found["mib_per_s"] > best.get(name, found)["mib_per_s"]:
                             best[name] = found
                         best.setdefault(name, found)
-            rows += [
-                {"delay_ms": delay * 1000, "client": name, **found}
-                for name, found in best.items()
-            ]
+            for name, found in best.items():
+                row: dict[str, object] = {"delay_ms": delay * 1000, "client": name}
+                rows.append(row | found)
     return rows
 
 
