@@ -96,26 +96,33 @@ class Claims:
     def take(self, key: str, owner: Owner) -> Claim | None:
         """Make *owner* the one who fetches *key*; whoever is it already, else None."""
         path = self.folder / key / "claim"
-        path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.with_name(f"{owner.nonce}.claim")
-        beside.write_bytes(msgspec.json.encode(Claim(owner=owner, key=key)))
         try:
-            return None if self._take(key, path, beside) else self.read(key)
+            while True:
+                try:
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    beside.write_bytes(msgspec.json.encode(Claim(owner=owner, key=key)))
+                    if self._take(key, path, beside):
+                        return None
+                except FileNotFoundError:
+                    continue  # whoever was last swept the folder at this moment
+                found = self.read(key)
+                if found is not None:
+                    return found
+                # Given up or broken since: nobody has it, and so we may.
         finally:
             beside.unlink(missing_ok=True)
 
     def _take(self, key: str, path: Path, beside: Path) -> bool:
-        for _ in range(3):
-            try:
-                os.link(beside, path)
-            except FileExistsError:
-                found = self.read(key)
-                if found is not None and not self._is_over(key, found):
-                    return False
+        try:
+            os.link(beside, path)
+        except FileExistsError:
+            found = self.read(key)
+            if found is None or self._is_over(key, found):
                 self._break(path, beside)
-            else:
-                return True
-        return False
+            return False
+        else:
+            return True
 
     def _is_over(self, key: str, found: Claim) -> bool:
         if is_dead(found.owner):

@@ -94,7 +94,12 @@ def sweep(parts: Path) -> None:
 
 
 def sweep_all(work: Path) -> None:
-    """All that is unfinished here: it lies complete now. The claim stays."""
-    for folder in work.iterdir():
-        if folder.is_dir():
-            shutil.rmtree(folder, ignore_errors=True)
+    """All that is unfinished here: it lies complete now. The claim stays.
+
+    Claims half made are a killed process's. One that lives makes its own anew.
+    """
+    for path in work.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name != "claim":
+            path.unlink(missing_ok=True)
