@@ -79,7 +79,7 @@ class Command(Engine, frozen=True, kw_only=True):
 
     enabled: Annotated[
         bool,
-        key("Whether this node runs it. It lets the control plane name a program."),
+        key("Whether this node runs it: the program that path names, and no other."),
     ] = False
 
 

@@ -150,15 +150,16 @@ def _store_digest(home: Path) -> str | None:
 
 
 def choose(builds: tuple[Build, ...], replica: Replica) -> Build:
-    """The build that *replica* names; else the node's own, the newest, the one on PATH.
+    """The build that *replica* names; else the newest, else the one on PATH.
 
-    Only the node's file says what the engine `command` runs: for that no build of
-    engines_dir counts, which a control plane may have had installed.
+    Where the node's file names a program, there is no other. It has to for the engine
+    `command`: a build of engines_dir is one that a control plane may have installed.
     """
     kind = replica.engine
     ours = [build for build in builds if build.engine == kind]
-    if kind == "command":
-        ours = [build for build in ours if build.name == FROM_FILE]
+    own = [build for build in ours if build.name == FROM_FILE]
+    if own or kind == "command":
+        ours = own
     if replica.build is not None:
         return _named(ours, replica.build, kind)
     if not ours:
@@ -183,7 +184,7 @@ def _named(ours: list[Build], name: str, kind: str) -> Build:
 
 
 def _preference(build: Build) -> tuple[int, list[tuple[int, str]]]:
-    rank = {FROM_FILE: 2, FROM_PATH: 0}.get(build.name, 1)
+    rank = 0 if build.name == FROM_PATH else 1
     return rank, _natural(build.version or build.name)
 
 

@@ -98,13 +98,20 @@ def of(name: str, version: str | None = None) -> Build:
     return Build(name=name, engine="llamacpp", binary=f"/{name}", version=version)
 
 
-def test_the_files_own_then_the_newest_then_the_one_on_path() -> None:
-    everything = (of("(PATH)"), of("x", "b9999"), of("a", "b10434"), of("(path)"))
+def test_the_newest_and_then_the_one_on_path() -> None:
+    everything = (of("(PATH)"), of("x", "b9999"), of("a", "b10434"))
 
-    assert choose(everything, replica()).name == "(path)"
-    assert choose(everything[:3], replica()).name == "a"
+    assert choose(everything, replica()).name == "a"
     assert choose(everything[:1], replica()).name == "(PATH)"
     assert choose(everything, replica(build="x")).name == "x"
+
+
+def test_where_the_file_names_a_program_there_is_no_other() -> None:
+    everything = (of("x"), of("(path)"), of("(PATH)"))
+
+    assert choose(everything, replica()).name == "(path)"
+    with pytest.raises(EngineError, match="no build x of llamacpp"):
+        choose(everything, replica(build="x"))
 
 
 def test_a_build_that_is_not_here_is_refused_with_those_that_are() -> None:

@@ -96,6 +96,15 @@ def test_files_links_and_the_right_to_run(
             ],
             "link that leads out",
         ),
+        (
+            [
+                Item("d/f"),
+                Item("d/here", target="."),
+                Item("out", target="d/here/../.."),
+                Item("out/evil"),
+            ],
+            "write through a link",
+        ),
         ([Item("a", target="b"), Item("b", target="a")], "link that leads out"),
         ([Item("run", mode=0o4755)], "setuid"),
         ([Item("run", mode=0o2755)], "setuid"),
