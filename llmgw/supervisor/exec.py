@@ -35,7 +35,8 @@ def fields(
 ) -> bytes:
     """The content of a LAUNCH file; ValueError names what holds a NUL byte.
 
-    *settings*: `cgroup` (a cgroup.procs file), `oom_score_adj`, `memlock`, `cpuset`.
+    *settings*: `log` (a file that takes its output), `cgroup` (a cgroup.procs file),
+    `oom_score_adj`, `memlock`, `cpuset`.
     """
     parts = [f"{key}={value}" for key, value in settings.items()]
     parts += [f"cwd={cwd}", *(f"arg={arg}" for arg in argv)]
@@ -63,6 +64,11 @@ def put(path: bytes, value: bytes) -> None:
 
 def limit(settings: "dict[bytes, bytes]") -> None:
     """Holds this process, and so the engine, to its limits."""
+    if path := settings.get(b"log"):
+        append = posix.O_WRONLY | posix.O_APPEND | posix.O_CREAT
+        log = posix.open(path, append, 0o640)
+        posix.dup2(log, 1)
+        posix.dup2(log, 2)
     if path := settings.get(b"cgroup"):
         put(path, b"0")
     if adj := settings.get(b"oom_score_adj"):

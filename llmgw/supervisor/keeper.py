@@ -177,6 +177,7 @@ class Keeper:
                 self._become("failed", str(error))
                 return
             if self.order is None:
+                await run_sync(self._tools.ledger.forget, self.id)
                 self._become("stopped", ended.reason)
                 return
             again = self._policy.ended(ended.served)
@@ -189,7 +190,8 @@ class Keeper:
                 wait,
                 ended.reason.replace("\n", " | "),
             )
-            if again.wait:
+            if again.wait:  # else the next line follows at once
+                await run_sync(self._tools.ledger.forget, self.id)
                 self._launch = None  # whatever it lacked may be there by then
                 await anyio.sleep(wait)
 
@@ -205,7 +207,6 @@ class Keeper:
         ended = await self._watched()
         self._engine = None
         self._give_ports_back()
-        await run_sync(self._tools.ledger.forget, self.id)
         return ended
 
     async def _start(self) -> None:

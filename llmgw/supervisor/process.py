@@ -126,7 +126,7 @@ class Process:
     def _reap(self) -> wire.Exit:
         status = self._look()
         self.close()
-        if self._cgroup:
+        if self._cgroup and not self.identity.invocation:  # a unit's is systemd's
             self._cgroup.remove()
         return status
 
@@ -202,10 +202,14 @@ class Processes:
                         await _gone(stat)
 
 
-def content(launch: Launch, place: Place, cgroup: Cgroup | None) -> bytes:
-    """The file that the exec step reads."""
+def content(
+    launch: Launch, place: Place, cgroup: Cgroup | None, *, log: str = ""
+) -> bytes:
+    """The file that the exec step reads. *log*: where output goes, if not open yet."""
     limits = launch.limits
     settings: dict[str, str] = {}
+    if log:
+        settings["log"] = log
     if cgroup:
         settings["cgroup"] = str(cgroup.path / "cgroup.procs")
     if limits.oom_score_adj is not None:

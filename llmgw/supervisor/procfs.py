@@ -31,10 +31,22 @@ def boot_id() -> str:
     return (PROC / "sys/kernel/random/boot_id").read_text().strip()
 
 
+def _read(path: str) -> bytes:
+    """A third of the time of `Path.read_bytes`, and a crash has to wait for it."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        text = os.read(fd, 65536)
+        while part := os.read(fd, 65536):
+            text += part
+    finally:
+        os.close(fd)
+    return text
+
+
 def stat(pid: int) -> Stat | None:
     """None: there is no such process."""
     try:
-        text = (PROC / str(pid) / "stat").read_bytes()
+        text = _read(f"/proc/{pid}/stat")
     except OSError:
         return None
     # The name stands in brackets and may itself hold brackets and spaces.
@@ -54,7 +66,7 @@ def everyone() -> Iterator[Stat]:
 def environ(pid: int) -> list[bytes]:
     """The environment it was started with; empty where that may not be read."""
     try:
-        return (PROC / str(pid) / "environ").read_bytes().split(b"\0")
+        return _read(f"/proc/{pid}/environ").split(b"\0")
     except OSError:
         return []
 
@@ -68,21 +80,23 @@ def argv(pid: int) -> tuple[str, ...]:
     return tuple(raw.decode(errors="replace").split("\0")[:-1])
 
 
+def cgroup_mount() -> Path | None:
+    """Where the one hierarchy (v2) is seen; None: this machine has only the old ones.
+
+    The last one counts: it hides those below.
+    """
+    lines = (PROC / "self/mounts").read_text().splitlines()
+    mounts = [line.split()[1] for line in lines if line.split()[2] == "cgroup2"]
+    return Path(mounts[-1]) if mounts else None
+
+
 def cgroup(pid: int | str) -> Path | None:
     """The folder of its cgroup (v2); None where there is none."""
+    mount = cgroup_mount()
     try:
-        mounts = (PROC / "self/mounts").read_text()
         membership = (PROC / str(pid) / "cgroup").read_text()
     except OSError:
         return None
-    mount = next(
-        (
-            Path(fields[1])
-            for line in mounts.splitlines()
-            if len(fields := line.split()) > 2 and fields[2] == "cgroup2"
-        ),
-        None,
-    )
     inside = next(
         (line[3:] for line in membership.splitlines() if line.startswith("0::")), None
     )

@@ -13,7 +13,7 @@ from llmgw import wire
 from llmgw.aio import Latest
 from llmgw.config import keys
 from llmgw.errors import EngineError
-from llmgw.supervisor import adopt, cgroup, files, health, reaper
+from llmgw.supervisor import adopt, cgroup, files, health, reaper, systemd
 from llmgw.supervisor.backend import Backend
 from llmgw.supervisor.keeper import Keeper, Tools
 from llmgw.supervisor.ledger import Ledger
@@ -21,11 +21,18 @@ from llmgw.supervisor.logs import Logs
 from llmgw.supervisor.order import Order
 from llmgw.supervisor.ports import Ports
 from llmgw.supervisor.process import Processes
+from llmgw.supervisor.systemd import Units
 
 log = logging.getLogger(__name__)
 
 # A stopped replica is shown so long, for whoever asks what became of it.
 REMEMBERED = 600.0
+NO_SYSTEMD = EngineError(
+    "is systemd, but systemd does not run here or lacks llmgw-engine@.service; "
+    "engines are held as processes",
+    where="supervisor.backend",
+    fix="install the template unit, or set supervisor.backend to process",
+)
 FORGOTTEN = "no control plane for longer than disconnect.stop_after"
 
 
@@ -94,8 +101,19 @@ class Supervisor:
 
     def _backends(self) -> dict[str, Backend]:
         """By name; the first starts new engines, all of them adopt."""
-        processes = Processes(self._ledger, cgroup.delegated())
-        return {"process": processes}
+        tree = cgroup.delegated()
+        found: dict[str, Backend] = {"process": Processes(self._ledger, tree)}
+        wanted = self._settings.backend
+        if wanted == "process" or not systemd.is_there():
+            if wanted == "systemd":
+                self._problem("supervisor_backend", NO_SYSTEMD)
+            return found
+        units: dict[str, Backend] = {"systemd": Units(self._ledger)}
+        # With a tree of its own the agent limits each engine as its replica asks, and
+        # starts one in a third of the time.
+        if wanted == "systemd" or tree is None:
+            return units | found
+        return found | units
 
     async def _adopt(self, backends: dict[str, Backend]) -> None:
         assert self._tools

@@ -5,9 +5,10 @@ import sys
 from pathlib import Path
 
 import anyio
+import pytest
 from anyio.to_thread import run_sync
 
-from llmgw.supervisor import procfs
+from llmgw.supervisor import procfs, systemd
 from tests.supervisor.conftest import fact, living, node, order
 
 
@@ -139,3 +140,17 @@ async def _no_zombies() -> bool:
         )
 
     return await run_sync(look)
+
+
+async def test_a_backend_that_is_not_there_is_said_and_done_without(
+    state_dir: Path,
+) -> None:
+    if await run_sync(systemd.is_there):
+        pytest.skip("run where systemd is not PID 1: here the backend is there")
+    async with node(state_dir, backend="systemd") as here:
+        here.supervisor.want(order())
+        await here.state("ready")
+
+        assert [p.code for p in here.supervisor.problems()] == ["supervisor_backend"]
+        assert here.supervisor.mode.startswith("process")
+        await here.supervisor.stop_all()
