@@ -21,6 +21,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from llmgw.supervisor import procfs
+from llmgw.supervisor.cgroup import Cgroup
+
 COLD = "cold start to first child ms"
 OURS = """
 import sys, anyio
@@ -57,6 +60,17 @@ class Keeper(NamedTuple):
 def ours(folder: Path, count: int) -> list[str]:
     child = str(folder / "child")
     return [sys.executable, "-c", OURS, str(folder / "state"), str(count), child]
+
+
+def ours_delegated(folder: Path, count: int) -> list[str]:
+    """In a cgroup that is ours to divide, as its unit gives it to the agent."""
+    mount = procfs.cgroup_mount()
+    assert mount, "left out where there is none"
+    given = mount / f"llmgw-bench-{os.getpid()}"
+    given.mkdir(exist_ok=True)
+    os.setxattr(given, "trusted.delegate", b"1")
+    join = f'echo $$ > {given}/cgroup.procs && exec "$@"'
+    return ["/bin/sh", "-c", join, "sh", *ours(folder, count)]
 
 
 def supervisord(folder: Path, count: int) -> list[str]:
@@ -164,7 +178,7 @@ def cpu(pid: int) -> float:
 
 
 def measure(keeper: Keeper, count: int, crashes: int, idle: float) -> dict[str, float]:
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         folder = Path(name)
         (folder / "child").write_text(CHILD)
         argv = keeper.argv(folder, count)
@@ -201,6 +215,7 @@ def _crash(folder: Path, number: int) -> tuple[float, float]:
     old = pid_of(folder, number)
     keeper = parent(old)
     others = children(keeper)
+    assert old in others, "a child is started by its keeper"
     begun = time.perf_counter()
     os.kill(old, signal.SIGKILL)
     wait_until(lambda: bool(children(keeper) - others))
@@ -219,6 +234,9 @@ def _end(process: subprocess.Popen[bytes], folder: Path, count: int) -> None:
         pid = pid_of(folder, number)
         if pid and _name(pid) == "sleep":
             os.kill(pid, signal.SIGKILL)
+    if mount := procfs.cgroup_mount():
+        signal.sigtimedwait([], 0.3)
+        Cgroup(mount / f"llmgw-bench-{os.getpid()}").remove()
 
 
 def _rounded(result: dict[str, float]) -> dict[str, float]:
@@ -246,13 +264,17 @@ def main() -> int:
     parser.add_argument("--idle", type=float, default=10.0, help="seconds")
     options = parser.parse_args()
     keepers = [
-        Keeper("llmgw", ours),
+        Keeper("llmgw", ours_delegated),
+        Keeper("llmgw no cgroup", ours),
         Keeper("supervisord", supervisord),
         Keeper("circus", circus),
         Keeper("runit", runit),
     ]
     programs = {"supervisord": "supervisord", "circus": "circusd", "runit": "runsvdir"}
     results: dict[str, dict[str, float]] = {}
+    if os.geteuid() != 0 or procfs.cgroup_mount() is None:
+        say("llmgw is measured without cgroups: run as root with cgroup2 mounted")
+        keepers = [Keeper("llmgw", ours), *keepers[2:]]
     for keeper in keepers:
         if keeper.name in programs and not _peer(programs[keeper.name]):
             say(f"{keeper.name}: not installed, left out")
@@ -263,9 +285,9 @@ def main() -> int:
         results[keeper.name] = {**many, **few}
         say(f"{keeper.name}: {json.dumps(_rounded(results[keeper.name]))}")
     names = list(results)
-    say(f"\n{'':32}" + "".join(f"{name:>14}" for name in names))
+    say(f"\n{'':32}" + "".join(f"{name:>16}" for name in names))
     for what in results["llmgw"]:
-        row = "".join(f"{results[name].get(what, 0):14.2f}" for name in names)
+        row = "".join(f"{results[name].get(what, 0):16.2f}" for name in names)
         say(f"{what:32}{row}")
     new_pid = results["llmgw"]["crash to new pid ms"]
     say(f"\nbudget: crash to new pid {new_pid:.2f} ms, at most 10")

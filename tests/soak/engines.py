@@ -1,0 +1,349 @@
+"""A thousand bad moments for an agent and its engines, and what must hold after them.
+
+    python -m tests.soak.engines [--events 1000] [--engines 12] [--seed N]
+
+As root it runs in a pid namespace of its own, where numbers can be made to come again.
+What must hold: what runs is what is wanted, nothing was signalled that was not ours,
+no replica ran twice at once, nothing was left behind, no zombie, descriptors flat.
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from llmgw.supervisor import procfs
+from llmgw.supervisor.ledger import tagged
+
+AGENT = """
+import json, os, sys, anyio
+from pathlib import Path
+from llmgw.config import keys
+from llmgw.errors import EngineError
+from llmgw.supervisor.supervisor import Supervisor
+from tests.supervisor.conftest import order
+
+folder = Path(sys.argv[1])
+settings = keys.Supervisor(
+    backend="process", port_range="30000-30999", port_quarantine=0.0,
+    restart_base=0.05, restart_max=0.2, stop_grace=1.0, health_interval=1.0,
+)
+
+def apply(supervisor, wanted):
+    running = {s.id: s for s in supervisor.statuses()}
+    for id, status in running.items():
+        if id not in wanted or wanted[id] != status.spec_digest:
+            supervisor.unwant(id)
+    for id, digest in wanted.items():
+        argv = ("/bin/sh", str(folder / "engine"), id, digest)
+        try:
+            supervisor.want(order(id, argv=argv, digest=digest, health=None))
+        except EngineError:
+            pass  # it is still being stopped
+
+async def main():
+    supervisor = Supervisor(settings, folder / "state")
+    async with anyio.create_task_group() as group:
+        await group.start(supervisor.run)
+        (folder / "up").write_text(str(os.getpid()))
+        while True:
+            apply(supervisor, json.loads((folder / "wanted").read_text()))
+            await anyio.sleep(0.02)
+
+anyio.run(main)
+"""
+# The lock goes to what it starts: the next of its name sees whatever is left of it.
+ENGINE = """
+exec 9>> "$(dirname "$0")/lock-$1"
+flock -n 9 || echo "$1 $2" >> "$(dirname "$0")/twice"
+case $2 in *child) (setsid sleep 1000 < /dev/null &) ;; esac
+echo "$1 $2" >> "$(dirname "$0")/starts"
+exec sleep 1000
+"""
+
+
+class Soak:
+    def __init__(self, folder: Path, engines: int, dice: random.Random) -> None:
+        self.folder = folder
+        self.state = folder / "state"
+        self.ids = [f"s-{number}" for number in range(engines)]
+        self.dice = dice
+        self.wanted: dict[str, str] = {}
+        self.revision = 0
+        self.agent: subprocess.Popen[bytes] | None = None
+        self.strangers: list[subprocess.Popen[bytes]] = []
+        self.happened: Counter[str] = Counter()
+        (folder / "engine").write_text(ENGINE)
+        (folder / "twice").touch()
+        for id in self.ids:
+            self._wish(id)
+        self._write()
+        self.start()
+        self.descriptors = self._descriptors()
+
+    # What can happen ----------------------------------------------------------------
+
+    def step(self) -> None:
+        name, event = self.dice.choice(
+            [
+                ("engine killed", self.kill_engine),
+                ("engine killed", self.kill_engine),
+                ("engine killed", self.kill_engine),
+                ("agent killed", self.kill_agent),
+                ("replica replaced", self.replace),
+                ("replica removed or wanted", self.toggle),
+                ("snapshot repeated", self._write),
+                ("stale snapshot, then the right one", self.stale),
+                ("agent paused", self.pause),
+                ("ledger full for a moment", self.full),
+                ("line destroyed while away", self.destroy),
+                ("number given to a stranger", self.reuse),
+            ]
+        )
+        event()
+        self.happened[name] += 1
+        self.wait(self.dice.random() * 0.05)
+        self.reap()
+
+    def kill_engine(self) -> None:
+        running = self.running()
+        if running:
+            _kill(self.dice.choice(running).pid)
+
+    def kill_agent(self) -> None:
+        assert self.agent
+        self.wait(self.dice.random() * 0.03)
+        self.agent.kill()
+        self.agent.wait()
+        self.start()
+
+    def replace(self) -> None:
+        self._wish(self.dice.choice(self.ids))
+        self._write()
+
+    def toggle(self) -> None:
+        id = self.dice.choice(self.ids)
+        if self.wanted.pop(id, None) is None:
+            self._wish(id)
+        self._write()
+
+    def stale(self) -> None:
+        now = dict(self.wanted)
+        self._wish(self.dice.choice(self.ids))
+        self._write()
+        self.wait(self.dice.random() * 0.04)
+        self.wanted = now
+        self._write()
+
+    def pause(self) -> None:
+        assert self.agent
+        self.agent.send_signal(signal.SIGSTOP)
+        self.wait(self.dice.random() * 0.1)
+        self.kill_engine()
+        self.agent.send_signal(signal.SIGCONT)
+
+    def full(self) -> None:
+        """A folder where the new line is to be written: no write gets through."""
+        id = self.dice.choice(self.ids)
+        block = self.state / "ledger" / f".{id}.json.part"
+        try:
+            block.mkdir()
+        except FileExistsError:
+            return
+        self.kill_engine()
+        self.wait(0.1)
+        block.rmdir()
+
+    def destroy(self) -> None:
+        assert self.agent
+        self.agent.kill()
+        self.agent.wait()
+        lines = sorted((self.state / "ledger").glob("*.json"))
+        if lines:
+            line = self.dice.choice(lines)
+            line.write_bytes(line.read_bytes()[: self.dice.randrange(40)])
+        self.start()
+
+    def reuse(self) -> None:
+        """An engine dies unseen, and its number goes to somebody else."""
+        assert self.agent
+        running = [s for s in self.running() if s.session == s.pid]
+        if os.getpid() != 1 or not running or len(self.strangers) > 30:
+            return
+        self.agent.kill()
+        self.agent.wait()
+        victim = self.dice.choice(running).pid
+        _kill(victim)
+        self.wait(0.02)
+        self.reap()
+        Path("/proc/sys/kernel/ns_last_pid").write_text(str(victim - 1))
+        stranger = subprocess.Popen(["sleep", "100000"], start_new_session=True)
+        self.strangers.append(stranger)
+        self.happened["and it was the very same"] += stranger.pid == victim
+        self.start()
+
+    # What must hold -----------------------------------------------------------------
+
+    def faults(self) -> list[str]:
+        assert self.agent
+        found: list[str] = []
+        end = time.monotonic() + 60
+        while (off := self._off()) and time.monotonic() < end:
+            self.wait(0.1)
+            self.reap()
+        if off:
+            found.append(f"what runs is not what is wanted: {off}")
+        twice = (self.folder / "twice").read_text()
+        if twice:
+            found.append(f"ran twice at once: {twice.split()}")
+        found += [
+            f"stranger {stranger.pid} got {stranger.returncode}"
+            for stranger in self.strangers
+            if stranger.poll() is not None
+        ]
+        self.wait(5)
+        self.reap()
+        zombies = [s.pid for s in procfs.everyone() if self._is_our_zombie(s)]
+        if zombies:
+            found.append(f"zombies: {zombies}")
+        if (now := self._descriptors()) > self.descriptors + 5:
+            found.append(f"descriptors went from {self.descriptors} to {now}")
+        return found
+
+    def _is_our_zombie(self, stat: procfs.Stat) -> bool:
+        assert self.agent
+        return stat.state == "Z" and stat.parent in (self.agent.pid, os.getpid())
+
+    def _off(self) -> str:
+        """In which way the processes are not those wanted; "" when they are."""
+        heads: dict[str, list[str]] = {}
+        for id, stats in tagged(self._tag()).items():
+            for stat in stats:
+                argv = procfs.argv(stat.pid)
+                if stat.session == stat.pid and len(argv) > 1 and argv[-1] == "1000":
+                    heads.setdefault(id, []).append(str(stat.pid))
+        extra = {id: pids for id, pids in heads.items() if id not in self.wanted}
+        missing = self.wanted.keys() - heads.keys()
+        lines = {p.stem for p in (self.state / "ledger").glob("*.json")}
+        if extra or missing or lines != self.wanted.keys():
+            return f"extra {extra}, missing {missing}, lines {sorted(lines)}"
+        return ""
+
+    # Small things -------------------------------------------------------------------
+
+    def start(self) -> None:
+        (self.folder / "up").unlink(missing_ok=True)
+        self.agent = subprocess.Popen(
+            [sys.executable, "-c", AGENT, str(self.folder)],
+            stderr=(self.folder / "agent.log").open("ab"),
+        )
+        if self.dice.random() < 0.3:
+            return  # the next event meets it while it starts
+        while not (self.folder / "up").exists():
+            if self.agent.poll() is not None:
+                raise RuntimeError((self.folder / "agent.log").read_text()[-3000:])
+            self.wait(0.01)
+
+    def running(self) -> list[procfs.Stat]:
+        return [s for stats in tagged(self._tag()).values() for s in stats]
+
+    def reap(self) -> None:
+        """As PID 1 of the namespace: what a killed agent's engines leave is ours."""
+        ours = {self.agent.pid if self.agent else 0, *(s.pid for s in self.strangers)}
+        for stat in list(procfs.everyone()):
+            if (
+                stat.parent == os.getpid()
+                and stat.state == "Z"
+                and stat.pid not in ours
+            ):
+                os.waitpid(stat.pid, os.WNOHANG)
+
+    def wait(self, seconds: float) -> None:
+        signal.sigtimedwait([], seconds)
+
+    def end(self) -> None:
+        if self.agent:
+            self.agent.kill()
+            self.agent.wait()
+        for stat in self.running():
+            _kill(stat.pid)
+        for stranger in self.strangers:
+            stranger.kill()
+            stranger.wait()
+
+    def _wish(self, id: str) -> None:
+        self.revision += 1
+        kind = self.dice.choice(("plain", "child"))
+        self.wanted[id] = f"d{self.revision}-{kind}"
+
+    def _write(self) -> None:
+        part = self.folder / "wanted.part"
+        part.write_text(json.dumps(self.wanted))
+        part.rename(self.folder / "wanted")
+
+    def _tag(self) -> str:
+        path = self.state / "ledger-tag"
+        return path.read_text() if path.exists() else "none yet"
+
+    def _descriptors(self) -> int:
+        assert self.agent
+        return len(list(Path(f"/proc/{self.agent.pid}/fd").iterdir()))
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="a thousand bad moments")
+    parser.add_argument("--events", type=int, default=1000)
+    parser.add_argument("--engines", type=int, default=12)
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
+    options = parser.parse_args()
+    if os.geteuid() == 0 and os.getpid() != 1 and shutil.which("unshare"):
+        own = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+        here = [sys.executable, "-m", "tests.soak.engines", f"--seed={options.seed}"]
+        counts = [f"--events={options.events}", f"--engines={options.engines}"]
+        return subprocess.run([*own, *here, *counts], check=False).returncode
+    say(f"seed {options.seed}, {options.events} events, {options.engines} engines")
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        soak = Soak(Path(name), options.engines, random.Random(options.seed))
+        begun = time.monotonic()
+        try:
+            for number in range(options.events):
+                soak.step()
+                if number % 100 == 99:
+                    say(f"{number + 1} events, {time.monotonic() - begun:.0f} s")
+            if not (soak.folder / "up").exists():
+                soak.wait(2)
+            faults = soak.faults()
+            starts = len((soak.folder / "starts").read_text().splitlines())
+        finally:
+            soak.end()
+    for what, count in sorted(soak.happened.items()):
+        say(f"{count:6} {what}")
+    say(f"{starts:6} engine starts")
+    for fault in faults:
+        say(f"FAULT: {fault}")
+    say("all invariants hold" if not faults else f"{len(faults)} faults")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
