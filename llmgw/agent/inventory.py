@@ -196,34 +196,34 @@ class Inventory:
         return {name: one.run for name, one in self._answers.items() if one.run}
 
     def problems(self) -> tuple[Problem, ...]:
+        return tuple(one for found in self.by_fact().values() for one in found)
+
+    def by_fact(self) -> dict[str, list[Problem]]:
+        """What is wrong, by the fact it was found with."""
         now = time.monotonic()
-        troubles = [one for answer in self._answers.values() for one in answer.troubles]
-        seen = {(one.code, one.where): now for one in troubles}
+        seen = {
+            (one.code, one.where): now
+            for answer in self._answers.values()
+            for one in answer.troubles
+        }
         self._since = {key: self._since.get(key, at) for key, at in seen.items()}
-        found = [
-            Problem(
-                code=one.code,
-                severity="error" if one.severity == "error" else "warning",
-                what=one.what,
-                where=one.where or None,
-                fix=one.fix or None,
-                since_s=now - self._since[one.code, one.where],
-            )
-            for one in troubles
-        ]
-        found += [
-            Problem(
-                code="probe_hung",
-                severity="error",
-                what="the probe has not answered, and its last answer stands",
-                where=name,
-                fix="a driver or a mount hangs: see dmesg, and reboot if it stays",
-                since_s=now - answer.hung_since,
-            )
+        return {
+            name: [
+                *(self._problem(one, now) for one in answer.troubles),
+                *_hung(name, answer, now),
+            ]
             for name, answer in self._answers.items()
-            if answer.hung_since is not None
-        ]
-        return tuple(found)
+        }
+
+    def _problem(self, trouble: Trouble, now: float) -> Problem:
+        return Problem(
+            code=trouble.code,
+            severity="error" if trouble.severity == "error" else "warning",
+            what=trouble.what,
+            where=trouble.where or None,
+            fix=trouble.fix or None,
+            since_s=now - self._since[trouble.code, trouble.where],
+        )
 
     def cpus(self) -> Cpus:
         """The CPUs this process may use, in the shape that the engines count in."""
@@ -286,6 +286,21 @@ class Inventory:
             self._samples = (self._samples[1] if self._samples else last, last)
             await anyio.sleep(LOAD_INTERVAL)
             last = await anyio.to_thread.run_sync(load.sample, self._root)
+
+
+def _hung(name: str, answer: _Answer, now: float) -> list[Problem]:
+    if answer.hung_since is None:
+        return []
+    return [
+        Problem(
+            code="probe_hung",
+            severity="error",
+            what="the probe has not answered, and its last answer stands",
+            where=name,
+            fix="a driver or a mount hangs: see dmesg, and reboot if it stays",
+            since_s=now - answer.hung_since,
+        )
+    ]
 
 
 def _ask(probe: Probe, answer: _Answer) -> tuple[Found, str]:

@@ -1,0 +1,300 @@
+"""Why a node is as it is: every condition that it needs, looked at once.
+
+A check that depends on another that is not well is skipped, with the reason: one cause
+is one fault.
+"""
+
+import contextlib
+import errno
+import socket
+import time
+from collections.abc import AsyncIterator, Generator, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+
+from llmgw.agent import door, host
+from llmgw.agent.finding import Finding
+from llmgw.agent.inventory import Inventory
+from llmgw.agent.resolve import Resolved
+from llmgw.config.address import masked
+from llmgw.errors import LlmgwError, Refused, TlsError, Unreachable
+from llmgw.session.dial import Dialer
+from llmgw.session.http import Connection
+from llmgw.tls import Certificates
+from llmgw.wire import Leader, Problem
+
+# The facts whose troubles are one check each, and what to call it.
+_FACTS = {
+    "gpus": "GPUs and driver",
+    "hcas": "adapters",
+    "disks": "directories and space",
+    "models": "models",
+    "builds": "engines",
+}
+SKEW = 5.0
+
+
+async def examine(
+    found: Resolved, socket_path: Path, environ: Mapping[str, str]
+) -> AsyncIterator[Finding]:
+    """One finding after another, as they are had."""
+    yield Finding(
+        check="configuration",
+        verdict="warning" if found.warnings else "ok",
+        evidence="; ".join(str(one.what) for one in found.warnings) or found.file,
+        fix=next((one.fix for one in found.warnings if one.fix), ""),
+    )
+    certificates, finding = await anyio.to_thread.run_sync(_certificates, found)
+    yield finding
+    dates: list[float] = []
+    async for one in _servers(found, certificates, finding, dates):
+        yield one
+    yield _clock(dates)
+    yield address(found)
+    yield host.proxies(environ)
+    inventory = Inventory(found.config)
+    await inventory.once()
+    for one in _facts(inventory):
+        yield one
+    for one in await anyio.to_thread.run_sync(_machine, found, inventory):
+        yield one
+    yield await _reached(found, socket_path)
+
+
+# The link -------------------------------------------------------------------------
+
+
+def _certificates(found: Resolved) -> tuple[Certificates | None, Finding]:
+    config = found.config
+    name = "certificates"
+    if not config.tls.enabled:
+        evidence = "TLS is off: whoever reaches this network can be a control plane"
+        return None, Finding(check=name, verdict="ok", evidence=evidence)
+    certificates = Certificates(config.tls, config.node_id or "")
+    certificates.refresh()
+    problems = certificates.problems()
+    if problems:
+        return certificates, _told(name, problems[0])
+    left = (certificates.expires_s or 0.0) / 86400
+    evidence = f"name {config.node_id}, {left:.0f} days left"
+    return certificates, Finding(check=name, verdict="ok", evidence=evidence)
+
+
+def _told(check: str, problem: Problem) -> Finding:
+    where = f"{problem.where}: " if problem.where else ""
+    return Finding(
+        check=check,
+        verdict="fault" if problem.severity == "error" else "warning",
+        evidence=where + problem.what,
+        fix=problem.fix or "",
+    )
+
+
+async def _servers(
+    found: Resolved,
+    certificates: Certificates | None,
+    tls: Finding,
+    dates: list[float],
+) -> AsyncIterator[Finding]:
+    limit = found.config.link.dial_timeout
+    leaders: list[str] = []
+    for server in found.config.servers:
+        check = f"control plane {masked(server)}"
+        if tls.verdict == "fault":
+            why = "the certificates come first"
+            yield Finding(check=check, verdict="skipped", evidence=why)
+            continue
+        dialer = Dialer(certificates, limit=limit, user_timeout=limit)
+        try:
+            said, date = await _leader(dialer, server, limit)
+        except TlsError as error:
+            yield Finding(
+                check=check, verdict="fault", evidence=error.what, fix=error.fix
+            )
+        except (Unreachable, Refused) as error:
+            # Another may lead: one that is down alone is no fault of this node.
+            yield Finding(
+                check=check, verdict="warning", evidence=error.what, fix=error.fix
+            )
+        else:
+            dates += [] if date is None else [date - time.time()]
+            leaders += [server] if said.leader else []
+            evidence = f"leads, epoch {said.epoch}"
+            if not said.leader:
+                evidence = f"is a standby of {masked(said.url or 'a leader unknown')}"
+            yield Finding(check=check, verdict="ok", evidence=evidence)
+    if tls.verdict != "fault":
+        yield _one_leads(leaders)
+
+
+def _one_leads(leaders: list[str]) -> Finding:
+    if leaders:
+        evidence = f"{masked(leaders[0])} leads"
+        return Finding(check="leader", verdict="ok", evidence=evidence)
+    return Finding(
+        check="leader",
+        verdict="fault",
+        evidence="no control plane of the list leads",
+        fix="look at the lines above; engines that run stay as they are",
+    )
+
+
+async def _leader(
+    dialer: Dialer, server: str, limit: float
+) -> tuple[Leader, float | None]:
+    connection: Connection = await dialer.dial(server)
+    try:
+        with anyio.fail_after(limit):
+            said = await connection.ask("GET", "/v1/leader", None, Leader)
+    except TimeoutError as error:
+        raise Unreachable(f"connects, and says nothing in {limit:g} s") from error
+    finally:
+        await connection.aclose()
+    return said, connection.date
+
+
+def _clock(dates: list[float]) -> Finding:
+    """Nothing of ours depends on it but certificates, and people who read logs."""
+    if not dates:
+        why = "no control plane has told its time"
+        return Finding(check="clock", verdict="skipped", evidence=why)
+    worst = max(dates, key=abs)
+    if abs(worst) < SKEW:
+        evidence = f"within {SKEW:g} s of the control plane's"
+        return Finding(check="clock", verdict="ok", evidence=evidence)
+    behind = "behind" if worst > 0 else "ahead of"
+    return Finding(
+        check="clock",
+        verdict="warning",
+        evidence=f"{abs(worst):.0f} s {behind} the control plane's",
+        fix="synchronise it: timedatectl set-ntp true",
+    )
+
+
+def address(found: Resolved) -> Finding:
+    """Which address engines are reached on, and why that one."""
+    config = found.config
+    if config.mgmt_addr is None:
+        return Finding(
+            check="address",
+            verdict="fault",
+            evidence="no address of this machine leads to a control plane",
+            fix="set mgmt_addr to the address others reach this machine on",
+        )
+    origins = [
+        f"{key} {value}: {found.origin[key].source} {found.origin[key].detail}".strip()
+        for key, value in (
+            ("mgmt_addr", config.mgmt_addr),
+            ("mgmt_interface", config.mgmt_interface),
+        )
+        if value is not None and key in found.origin
+    ]
+    warned = [one for one in found.warnings if one.key.startswith("mgmt_")]
+    return Finding(
+        check="address",
+        verdict="warning" if warned else "ok",
+        evidence="; ".join([*origins, *(one.what for one in warned)]),
+        fix=next((one.fix for one in warned if one.fix), ""),
+    )
+
+
+# The machine ----------------------------------------------------------------------
+
+
+def _facts(inventory: Inventory) -> Iterator[Finding]:
+    problems = inventory.by_fact()
+    facts = inventory.facts().facts
+    for name, check in _FACTS.items():
+        for problem in problems.get(name, ()):
+            yield _told(check, problem)
+        if problems.get(name):
+            continue
+        value: Any = inventory.value(name)
+        if value is None:
+            evidence = f"unknown: {facts[name].reason}"
+            yield Finding(check=check, verdict="warning", evidence=evidence)
+            continue
+        entries = value["gpus"] if name == "gpus" else value
+        count = f"{len(entries)} found" if entries else "none"
+        evidence = f"{count} ({facts[name].source})"
+        yield Finding(check=check, verdict="ok", evidence=evidence)
+
+
+def _machine(found: Resolved, inventory: Inventory) -> list[Finding]:
+    config = found.config
+    return [
+        host.device_nodes(),
+        host.memlock(bool(inventory.value("hcas"))),
+        *host.writable(
+            {
+                "state_dir": config.state_dir,
+                "weights_cache": config.weights_cache,
+            }
+        ),
+        host.ports(config.supervisor.port_range),
+        host.unit(),
+    ]
+
+
+# The way back ---------------------------------------------------------------------
+
+
+async def _reached(found: Resolved, socket_path: Path) -> Finding:
+    """T21: the control plane connects to a port where this waits for it."""
+    check = "reached from the control plane"
+    here = found.config.mgmt_addr
+    if here is None:
+        return Finding(check=check, verdict="skipped", evidence="the address is first")
+    try:
+        with _listening(here, found.config.supervisor.port_range) as port:
+            answer = await anyio.to_thread.run_sync(_probed, socket_path, here, port)
+    except LlmgwError as error:
+        return Finding(
+            check=check,
+            verdict="skipped",
+            evidence=f"the agent cannot ask for it: {error.what}",
+            fix=error.fix,
+        )
+    except OSError as error:
+        return Finding(
+            check=check,
+            verdict="fault",
+            evidence=f"nothing can listen on {here}: {error.strerror}",
+            fix="set mgmt_addr to an address of this machine",
+        )
+    if answer.get("reachable"):
+        evidence = f"it connected to {here} port {port}"
+        return Finding(check=check, verdict="ok", evidence=evidence)
+    return Finding(
+        check=check,
+        verdict="fault",
+        evidence=f"it cannot connect to {here} port {port}: {answer.get('reason')}",
+        fix=f"open ports {found.config.supervisor.port_range} to the control planes",
+    )
+
+
+@contextlib.contextmanager
+def _listening(address: str, port_range: str) -> Generator[int]:
+    """On a port of the range that is free just now."""
+    first, _, last = port_range.partition("-")
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        # The range's end: engines are given ports from its beginning.
+        for port in range(int(last), int(first) - 1, -1):
+            try:
+                listener.bind((address, port))
+                break
+            except OSError as error:
+                if port == int(first) or error.errno != errno.EADDRINUSE:
+                    raise
+        listener.listen(4)
+        yield listener.getsockname()[1]
+
+
+def _probed(socket_path: Path, address: str, port: int) -> Mapping[str, Any]:
+    for answer in door.ask(socket_path, "probe", address=address, port=port):
+        return answer
+    raise LlmgwError("the agent has left without an answer", where=str(socket_path))

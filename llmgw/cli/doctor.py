@@ -1,0 +1,130 @@
+"""`llmgw doctor`: what keeps this node from serving, and what to do about it."""
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+
+from llmgw import version
+from llmgw.agent import bundle, door
+from llmgw.agent.doctor import examine
+from llmgw.agent.finding import Finding
+from llmgw.agent.inventory import Inventory
+from llmgw.agent.resolve import Resolved, read
+from llmgw.config.dump import dump, without_secrets
+from llmgw.config.load import default_path
+from llmgw.errors import ConfigError, LlmgwError
+
+_SIGNS = {
+    "ok": "ok     ",
+    "warning": "warning",
+    "fault": "FAULT  ",
+    "skipped": "skipped",
+}
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "doctor",
+        help="check everything that this node needs, and say what to do",
+        description="Looks at the configuration, certificates, control planes, "
+        "addresses, GPUs, adapters, folders, engines, ports and the unit. A line for "
+        "each: what was seen, and a fix where it is not well. Exit status 1 if there "
+        "is a fault.",
+        epilog="example: llmgw doctor --bundle /tmp/node.tar.gz",
+    )
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        type=Path,
+        nargs="?",
+        help="the configuration file (default: $LLMGW_CONFIG, /etc/llmgw/agent.toml)",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print the findings as JSON"
+    )
+    parser.add_argument(
+        "--bundle",
+        metavar="PATH",
+        type=Path,
+        help="also write an archive of what was found, with secrets masked",
+    )
+    parser.add_argument(
+        "--socket", metavar="PATH", type=Path, help="the agent's socket"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    show = None if arguments.json else print_line
+    try:
+        found = read(arguments.file or default_path(), without_files=True)
+    except ConfigError as error:
+        findings = [
+            Finding(
+                check="configuration",
+                verdict="fault",
+                evidence=str(fault),
+                fix=fault.fix,
+            )
+            for fault in error.faults
+        ]
+        for finding in findings if show else ():
+            print_line(finding)
+        found = None
+    else:
+        where = arguments.socket or door.default_path()
+        findings = anyio.run(_examined, found, where, show)
+    if arguments.json:
+        print(json.dumps(document(findings), indent=2))
+    if arguments.bundle is not None:
+        _bundle(arguments.bundle, findings, found)
+    return int(any(one.verdict == "fault" for one in findings))
+
+
+async def _examined(found: Resolved, where: Path, show: Any) -> list[Finding]:
+    findings: list[Finding] = []
+    async for finding in examine(found, where, os.environ):
+        findings.append(finding)
+        if show is not None:
+            show(finding)
+    return findings
+
+
+def document(findings: list[Finding]) -> dict[str, Any]:
+    """The answer of `--json`."""
+    return {
+        "ok": not any(one.verdict == "fault" for one in findings),
+        "findings": msgspec.to_builtins(findings),
+    }
+
+
+def print_line(finding: Finding) -> None:
+    print(f"{_SIGNS[finding.verdict]} {finding.check}: {finding.evidence}")
+    if finding.fix and finding.verdict != "ok" and finding.fix not in finding.evidence:
+        print(f"        fix: {finding.fix}")
+    sys.stdout.flush()
+
+
+def _bundle(path: Path, findings: list[Finding], found: Resolved | None) -> None:
+    documents: dict[str, Any] = {
+        "version.txt": f"llmgw {version()}\npython {sys.version}\n",
+        "findings.json": document(findings),
+    }
+    if found is not None:
+        inventory = Inventory(found.config)
+        anyio.run(inventory.once)
+        documents["facts.json"] = inventory.facts()
+        documents["settings.toml"] = dump(without_secrets(found.config))
+    try:
+        bundle.write(path, documents)
+    except OSError as error:
+        raise LlmgwError(
+            f"cannot be written: {error.strerror}", where=str(path)
+        ) from error
+    print(f"wrote {path}: read it before you send it", file=sys.stderr)

@@ -1,0 +1,180 @@
+"""The doctor: each condition as it is well and as it is not."""
+
+import socket
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from llmgw.agent import bundle, host
+from llmgw.agent.doctor import address, examine
+from llmgw.agent.door import Door, once
+from llmgw.agent.finding import Finding
+from llmgw.agent.resolve import Resolved, read
+from tests.fakes.control_plane import ControlPlane
+
+
+def resolved(folder: Path, servers: list[str], **more: str) -> Resolved:
+    file = folder / "agent.toml"
+    lines = [
+        'node_id = "n1"',
+        f"servers = {servers}",
+        'mgmt_addr = "127.0.0.1"',
+        f'engines_dir = "{folder}/engines"',
+        f'state_dir = "{folder}"',
+        f'weights_cache = "{folder}/weights"',
+        *(f'{key} = "{value}"' for key, value in more.items()),
+    ]
+    (folder / "weights").mkdir(exist_ok=True)
+    file.write_text("\n".join(lines))
+    return read(file)
+
+
+async def examined(found: Resolved, where: Path) -> dict[str, Finding]:
+    with anyio.fail_after(30):
+        return {one.check: one async for one in examine(found, where, {})}
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+async def test_a_leader_and_one_that_is_down(tmp_path: Path) -> None:
+    down = f"http://127.0.0.1:{free_port()}"
+    async with anyio.create_task_group() as group:
+        plane = ControlPlane()
+        await group.start(plane.run)
+        found = await anyio.to_thread.run_sync(resolved, tmp_path, [down, plane.url])
+
+        said = await examined(found, tmp_path / "no.sock")
+
+        assert said[f"control plane {down}"].verdict == "warning"
+        assert "refused" in said[f"control plane {down}"].evidence.lower()
+        assert said[f"control plane {plane.url}"].verdict == "ok"
+        assert said["leader"].verdict == "ok"
+        assert said["certificates"].verdict == "ok"
+        assert said["state_dir"].verdict == "ok"
+        assert said["ports"].verdict == "ok"
+        reached = said["reached from the control plane"]
+        assert reached.verdict == "skipped"
+        assert "no agent answers" in reached.evidence
+        group.cancel_scope.cancel()
+
+
+async def test_nobody_leads(tmp_path: Path) -> None:
+    down = f"http://127.0.0.1:{free_port()}"
+    found = await anyio.to_thread.run_sync(resolved, tmp_path, [down])
+
+    said = await examined(found, tmp_path / "no.sock")
+
+    assert said["leader"].verdict == "fault"
+    assert said["clock"].verdict == "skipped"
+
+
+@pytest.mark.parametrize("reachable", [True, False])
+async def test_the_way_back(tmp_path: Path, reachable: bool) -> None:
+    """T21: the control plane is asked to connect to a port of this node."""
+    asked: list[Any] = []
+
+    async def probe(request: Any) -> Any:
+        asked.append(request)
+        if not reachable:
+            return {"reachable": False, "reason": "timed out"}
+        async with await anyio.connect_tcp(request["address"], request["port"]):
+            return {"reachable": True}
+
+    where = tmp_path / "agent.sock"
+    down = f"http://127.0.0.1:{free_port()}"
+    found = await anyio.to_thread.run_sync(resolved, tmp_path, [down])
+    async with anyio.create_task_group() as group:
+        await group.start(Door(where, {"probe": once(probe)}).run)
+        said = (await examined(found, where))["reached from the control plane"]
+
+        assert asked[0]["address"] == "127.0.0.1"
+        assert 20000 <= asked[0]["port"] <= 20999
+        assert said.verdict == ("ok" if reachable else "fault")
+        assert reachable or "timed out" in said.evidence
+        group.cancel_scope.cancel()
+
+
+def test_the_choice_of_an_address_is_told(tmp_path: Path) -> None:
+    said = address(resolved(tmp_path, ["http://127.0.0.1:1"]))
+    assert said.evidence.startswith("mgmt_addr 127.0.0.1: ")
+
+
+def test_proxies_are_named_and_not_shown() -> None:
+    said = host.proxies({"HTTPS_PROXY": "http://user:secret@p", "PATH": "/"})
+    assert "HTTPS_PROXY" in said.evidence
+    assert "secret" not in said.evidence
+
+
+def test_device_nodes_that_are_shut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "nvidia0").touch()
+    assert host.device_nodes(tmp_path).verdict == "ok"
+
+    def shut(*_: object) -> bool:
+        return False
+
+    monkeypatch.setattr(host.os, "access", shut)  # root opens everything
+    said = host.device_nodes(tmp_path)
+    assert said.verdict == "fault"
+    assert "nvidia0" in said.evidence
+    assert [one.verdict for one in host.writable({"state_dir": "/x"})] == ["fault"]
+
+
+@pytest.mark.parametrize(
+    ("said", "verdict"),
+    [
+        ("LoadState=loaded\nKillMode=process\nDelegate=yes", "ok"),
+        ("LoadState=loaded\nKillMode=control-group\nDelegate=yes", "fault"),
+        ("LoadState=loaded\nKillMode=process\nDelegate=no", "fault"),
+        ("LoadState=not-found\nKillMode=control-group\nDelegate=no", "skipped"),
+    ],
+)
+def test_the_unit_leaves_engines_alone(said: str, verdict: str) -> None:
+    """T50: the default KillMode ends every engine with the agent."""
+    assert host.unit(show=said).verdict == verdict
+
+
+def test_ports_that_are_listened_on_are_not_free(tmp_path: Path) -> None:
+    (tmp_path / "proc/net").mkdir(parents=True)
+    head = "  sl  local_address rem_address   st\n"
+    rows = f"   0: 0100007F:{20000:04X} 00000000:0000 0A\n"
+    rows += f"   1: 0100007F:{20001:04X} 00000000:0000 01\n"
+    (tmp_path / "proc/net/tcp").write_text(head + rows)
+
+    assert host.ports("20000-20001", tmp_path).evidence.startswith("1 of 2 are free")
+    assert host.ports("20000-20000", tmp_path).verdict == "fault"
+
+
+SECRETS = [
+    'hf_token = "abc-very-secret"',
+    "PASSWORD=abc-very-secret",
+    '{"api_key": "abc-very-secret"}',
+    "https://user:abc-very-secret@host/path",
+    "--api-key abc-very-secret",
+    "Authorization: Bearer abc-very-secret",
+    "hf_abcveryxxsecret",
+    "-----BEGIN RSA PRIVATE KEY-----\nabc-very-secret\n-----END RSA PRIVATE KEY-----",
+]
+
+
+@pytest.mark.parametrize("text", SECRETS)
+def test_a_bundle_has_no_secrets(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "bundle.tar.gz"
+    bundle.write(path, {"a.txt": f"before\n{text}\nafter", "b.json": {"x": [text]}})
+
+    assert path.stat().st_mode & 0o777 == 0o600
+    with tarfile.open(path) as archive:
+        for name in ("a.txt", "b.json"):
+            file = archive.extractfile(f"llmgw-doctor/{name}")
+            assert file is not None
+            content = file.read().decode()
+            assert "very" not in content
+    assert bundle.masked("chat_template = true") == "chat_template = true"
