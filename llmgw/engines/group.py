@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import anyio
 
+from llmgw.config.keys import Fabric
 from llmgw.engines.place import Place, authority
 from llmgw.errors import EngineError
 from llmgw.wire import Group, Progress, Replica
@@ -72,6 +73,13 @@ def network(group: Group, place: Place) -> dict[str, str]:
             hca if ":" in hca else f"{hca}:1" for hca in place.hcas
         )
     return env
+
+
+def fabric_hcas(fabric: Fabric) -> tuple[str, ...]:
+    """The adapters of a fabric as NCCL names them, with their ports if those count."""
+    if fabric.ports is None:
+        return fabric.hcas
+    return tuple(f"{hca}:{port}" for hca in fabric.hcas for port in fabric.ports)
 
 
 def sockets(place: Place) -> dict[str, str]:

@@ -7,6 +7,7 @@ import anyio
 import pytest
 
 from llmgw import engines
+from llmgw.config.keys import Fabric
 from llmgw.engines import group
 from llmgw.engines.installed import plain
 from llmgw.engines.place import Build, Place
@@ -108,6 +109,14 @@ def test_the_interface_is_one_exact_name_for_every_library() -> None:
         "UCX_NET_DEVICES": "bond0",
     }
     assert not any("^" in value for value in env.values())
+
+
+def test_the_adapters_of_a_fabric_are_named_with_their_ports() -> None:
+    bare = Fabric(name="ib-a", hcas=("mlx5_0", "mlx5_1"))
+    assert group.fabric_hcas(bare) == ("mlx5_0", "mlx5_1")
+
+    ports = Fabric(name="ib-a", hcas=("mlx5_0", "mlx5_1"), ports=(1, 2))
+    assert group.fabric_hcas(ports) == ("mlx5_0:1", "mlx5_0:2", "mlx5_1:1", "mlx5_1:2")
 
 
 def test_without_an_interface_or_its_fabric_a_group_is_refused() -> None:
