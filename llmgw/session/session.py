@@ -172,8 +172,11 @@ class Session:
 
     async def _take(self, snapshot: Snapshot, line: bytes) -> None:
         with_ = self._with
-        await with_.memory.accept(snapshot.epoch, where=self._where)
+        if not rules.may_lead(snapshot.epoch, with_.memory.epoch):
+            await with_.memory.accept(snapshot.epoch, where=self._where)  # raises
         if not snapshot.complete:
+            # Nothing in it counts, its epoch neither: one that was cut off or made up
+            # would lock out every leader below it, for good.
             log.info("incomplete snapshot ignored rev=%d", snapshot.rev)
             return
         try:
@@ -190,6 +193,7 @@ class Session:
             )
             return
         with_.troubles.clear("snapshot_refused")
+        await with_.memory.accept(snapshot.epoch, where=self._where)
         self._epoch = snapshot.epoch
         desired = Desired(
             epoch=snapshot.epoch,

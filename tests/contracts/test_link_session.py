@@ -102,6 +102,8 @@ async def test_the_leader_dies_and_the_next_has_all_of_it(tmp_path: Path) -> Non
         b'{"t":"snapshot","epoch":1,"rev":2,"complete":true,"repl',
         b'{"t":"snapshot","epoch":1,"rev":2,"replicas":[]}\n',
         b'{"t":"snapshot","epoch":1,"rev":2,"complete":false,"replicas":[]}\n',
+        b'{"t":"snapshot","epoch":999,"rev":2,"complete":false,"replicas":[]}\n',
+        b'{"t":"snapshot","epoch":999,"rev":2,"complete":true,"replicas":[{}]}\n',
         b'{"t":"snapshot","epoch":0,"rev":2,"complete":true,"replicas":[]}\n',
         b'{"t":"snapshot","epoch":1,"rev":2,"complete":true,"replicas":[{"id":"A"}]}\n',
         b"{}\n",
@@ -123,10 +125,13 @@ async def test_what_is_no_complete_snapshot_of_an_accepted_epoch_stops_nothing(
             await one.push(line)
             for stream in one.streams:  # whatever it was, it ends here
                 await stream.aclose()
-            await one.hears("register", 2)
+            again = await one.hears("register", 2)
             await connected(mine)
 
             assert ids(mine) == ["a", "b"]
+
+    # Nor is its epoch one to lock out every leader below it.
+    assert again.json()["epoch_seen"] == 1
 
 
 async def test_an_unknown_session_registers_again(tmp_path: Path) -> None:
@@ -138,7 +143,7 @@ async def test_an_unknown_session_registers_again(tmp_path: Path) -> None:
         async with running(mine):
             await wanted(mine, lambda desired: len(desired.wanted) == 1)
             await one.hears("heartbeat")
-            one.sessions.append("of another")
+            one.forget()
             await one.hears("register", 2)
             again = await until(mine, lambda status: status.sessions == 2)
 

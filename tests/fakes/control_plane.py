@@ -8,7 +8,7 @@ import ssl
 import struct
 from collections import Counter
 from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -23,7 +23,12 @@ from msgspec import Struct
 
 from llmgw.aio import Latest
 
-PROBLEM = "application/problem+json"
+GONE = (
+    anyio.EndOfStream,
+    anyio.BrokenResourceError,
+    anyio.ClosedResourceError,
+    OSError,
+)
 KINDS = (
     "register",
     "desired",
@@ -131,6 +136,8 @@ class ControlPlane:
         self.connections = 0
         self.streams: dict[anyio.abc.ByteStream, anyio.Lock] = {}
         self.sessions: list[str] = []
+        self._present: dict[str, str] = {}  # the one session of each node
+        self.ping_s = 0.1
         self.mute = False  # hangs up on a bad handshake without the alert
         self._tls = tls
         self._host = host
@@ -166,6 +173,10 @@ class ControlPlane:
         return await anyio.create_tcp_listener(
             local_host=self._host, local_port=self._port, reuse_port=False
         )
+
+    def forget(self) -> None:
+        """All sessions, as after a restart."""
+        self._present.clear()
 
     def die(self) -> None:
         """As by SIGKILL: the port closed and every connection ended."""
@@ -230,10 +241,8 @@ class ControlPlane:
                 await self._exchanges(stream)
             except h11.RemoteProtocolError:
                 await tcp.send(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
-            except (anyio.BrokenResourceError, anyio.EndOfStream, OSError, Closed):
-                pass  # the agent let go
-            except anyio.ClosedResourceError:
-                pass  # the test did
+            except (*GONE, Closed):
+                pass  # the agent let go, or the test did
 
     async def _exchanges(self, stream: anyio.abc.ByteStream) -> None:
         parser = h11.Connection(h11.SERVER)
@@ -257,6 +266,7 @@ class ControlPlane:
         if seen > self.epoch:
             return await exchange.refuse(409, "stale_epoch")
         self.sessions.append(f"s{self.port}-{len(self.sessions)}")
+        self._present[exchange.request.json()["node_id"]] = self.sessions[-1]
         answer = {
             "session": self.sessions[-1],
             "epoch": self.epoch,
@@ -278,9 +288,19 @@ class ControlPlane:
         self.streams[stream] = anyio.Lock()
         await self._line(stream, msgspec.json.encode(self.snapshot()) + b"\n")
         self._news.set(self._news.number)
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._ping, stream)
+            # The node says nothing more here: a byte would be its end, and so is none.
+            with suppress(*GONE):
+                await stream.receive()
+            group.cancel_scope.cancel()
+        raise Closed
+
+    async def _ping(self, stream: anyio.abc.ByteStream) -> None:
         while True:
-            await anyio.sleep(self.heartbeat_s or 0.5)
-            await self._line(stream, b'{"t":"ping"}\n')
+            await anyio.sleep(self.heartbeat_s or self.ping_s)
+            with suppress(*GONE):
+                await self._line(stream, b'{"t":"ping"}\n')
 
     async def _heartbeat(self, exchange: Exchange) -> None:
         if await self._knows(exchange):
@@ -306,9 +326,12 @@ class ControlPlane:
         await exchange.answer({"leader": not self.standby, "epoch": self.epoch})
 
     async def _knows(self, exchange: Exchange) -> bool:
+        if self.standby:
+            await exchange.refuse(421, "not_leader", leader=self.leader)
+            return False
         request = exchange.request
         session = request.query.get("session") or request.json()["session"]
-        if session == (self.sessions or [None])[-1]:
+        if session in self._present.values():
             return True
         await exchange.refuse(404, "unknown_session")
         return False
