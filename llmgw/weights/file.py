@@ -6,8 +6,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from llmgw.weights.answers import Meta
 from llmgw.weights.faults import Again, Changed, Denied, NoRanges
-from llmgw.weights.http import Meta
 from llmgw.weights.hub import git_blob
 from llmgw.weights.journal import Begun, boot_id
 from llmgw.weights.mend import mend

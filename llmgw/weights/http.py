@@ -7,13 +7,10 @@ event loop with h11 under it took three times the CPU for each byte
 """
 
 import base64
-import email.utils
 import functools
 import http.client
 import os
-import re
 import ssl
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit
@@ -21,6 +18,15 @@ from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 from msgspec import Struct
 
 from llmgw import version
+from llmgw.weights.answers import (
+    Body,
+    Meta,
+    content_range,
+    differs,
+    length_of,
+    meta_of,
+    retry_after,
+)
 from llmgw.weights.faults import Again, Changed, Denied, NoRanges
 from llmgw.weights.proxies import proxy_for
 from llmgw.weights.sources import masked
@@ -31,7 +37,6 @@ _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _AGAIN = frozenset(
     {408, 421, 425, 429, 500, 502, 503, 504, 507, 509, 520, 522, 523, 524}
 )
-_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
 
 
 class Access(Struct, frozen=True, kw_only=True):
@@ -45,55 +50,6 @@ class Access(Struct, frozen=True, kw_only=True):
 
 
 PUBLIC = Access()
-
-
-class Meta(Struct, frozen=True, kw_only=True):
-    """What a server says of a file. *url* is where the bytes are, after redirects."""
-
-    url: str
-    size: int | None
-    validator: str | None = None
-    ranges: bool = True
-    sha256: str | None = None
-
-
-class Body:
-    """The bytes of one answer, read in the order they come."""
-
-    def __init__(
-        self, response: http.client.HTTPResponse, start: int, length: int | None
-    ) -> None:
-        self._response = response
-        self.start = start
-        self.length = length
-        self._left = length
-        self.headers = response.headers
-        self.is_framed = response.chunked or length is not None
-        self.sha256 = _digest_in(response.headers.get("Content-Digest", ""))
-
-    def close(self) -> None:
-        """It was read to its end: the connection may serve the next."""
-        self._response.close()
-
-    def readinto(self, view: memoryview) -> int:
-        """As many bytes as there are; 0 at the end. Again if it breaks."""
-        try:
-            if self._response.chunked:
-                return self._response.readinto(view[:65536])
-            if self._left is not None:
-                # A kept connection goes on after the body: reading on would wait.
-                view = view[: self._left]
-            # One recv and no more: what has come is on disk before the next is awaited.
-            count = self._response.fp.readinto1(view)
-        except TimeoutError as error:
-            raise Again("nothing came for too long") from error
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            raise Again(
-                f"the connection broke: {error or type(error).__name__}"
-            ) from error
-        if self._left is not None:
-            self._left -= count
-        return count
 
 
 class Client:
@@ -110,7 +66,7 @@ class Client:
         """Size, validator and final address of the file, for the price of one byte."""
         response, url = self._get(url, access, {"Range": "bytes=0-0"})
         try:
-            return _meta(response, url)
+            return meta_of(response, url)
         finally:
             if response.status == http.HTTPStatus.PARTIAL_CONTENT:
                 response.read()
@@ -134,12 +90,12 @@ class Client:
         response, url = self._get(meta.url, access, headers)
         if response.status != http.HTTPStatus.PARTIAL_CONTENT:
             self.drop(url)
-            now = _meta(response, url)
+            now = meta_of(response, url)
             response.close()
-            if _differs(meta, now):
+            if differs(meta, now):
                 raise Changed
             raise NoRanges
-        if _differs(meta, _meta(response, url)):
+        if differs(meta, meta_of(response, url)):
             self.drop(url)
             raise Changed
         first, last, _ = content_range(response.headers.get("Content-Range", ""))
@@ -151,10 +107,10 @@ class Client:
     def read_all(self, meta: Meta, access: Access = PUBLIC) -> tuple[Body, str]:
         """The whole file, from a server that knows no ranges."""
         response, url = self._get(meta.url, access, {})
-        if _differs(meta, _meta(response, url)):
+        if differs(meta, meta_of(response, url)):
             self.drop(url)
             raise Changed
-        return Body(response, 0, _length(response)), url
+        return Body(response, 0, length_of(response)), url
 
     def text(self, url: str, access: Access, limit: int) -> bytes:
         """A small document, not longer than *limit*."""
@@ -299,7 +255,7 @@ class Client:
         response.close()
 
     def _refuse(self, response: http.client.HTTPResponse, url: str) -> None:
-        status, after = response.status, _retry_after(response)
+        status, after = response.status, retry_after(response)
         what = f"the server answers {status} {response.reason}".rstrip()
         if status == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
             return
@@ -310,85 +266,6 @@ class Client:
         if status in (401, 403):
             fix = "a token may be needed: weights.hf_token_file"
         raise Denied(what, status=status, fix=fix)
-
-
-def content_range(text: str) -> tuple[int | None, int | None, int | None]:
-    """First byte, last byte and length of the whole; None for what is not said."""
-    found = _RANGE.fullmatch(text.strip())
-    if found is None:
-        return None, None, None
-    first, last, total = found.groups()
-    return (
-        int(first) if first else None,
-        int(last) if last else None,
-        int(total) if total != "*" else None,
-    )
-
-
-def _meta(response: http.client.HTTPResponse, url: str) -> Meta:
-    headers = response.headers
-    ranged = response.status in (206, 416)
-    size = (
-        content_range(headers.get("Content-Range", ""))[2]
-        if ranged
-        else _length(response)
-    )
-    etag = headers.get("ETag", "")
-    # A weak ETag says that two files mean the same, not that their bytes do.
-    strong = etag if etag.startswith('"') else headers.get("Last-Modified")
-    return Meta(
-        url=url,
-        size=size,
-        validator=strong,
-        ranges=ranged,
-        sha256=_said_sha256(headers),
-    )
-
-
-def _differs(before: Meta, now: Meta) -> bool:
-    if before.size is not None and now.size is not None and before.size != now.size:
-        return True
-    return (
-        before.validator is not None
-        and now.validator is not None
-        and before.validator != now.validator
-    )
-
-
-def _said_sha256(headers: http.client.HTTPMessage) -> str | None:
-    """The digest of the whole file, where the server gives one."""
-    linked = headers.get("X-Linked-ETag", "").strip('"')
-    if re.fullmatch(r"[0-9a-f]{64}", linked):
-        return linked
-    return _digest_in(headers.get("Repr-Digest", ""))
-
-
-def _digest_in(field: str) -> str | None:
-    """The SHA-256 in a digest field (RFC 9530), as hex."""
-    found = re.search(r"sha-256=:([A-Za-z0-9+/=]+):", field)
-    if found is None:
-        return None
-    try:
-        return base64.b64decode(found[1], validate=True).hex()
-    except ValueError:
-        return None
-
-
-def _length(response: http.client.HTTPResponse) -> int | None:
-    return None if response.chunked else response.length
-
-
-def _retry_after(response: http.client.HTTPResponse) -> float | None:
-    text = response.headers.get("Retry-After", "")
-    if text.isdigit():
-        return float(text)
-    when = email.utils.parsedate_tz(text) if text else None
-    now = email.utils.parsedate_tz(response.headers.get("Date", ""))
-    if when is None:
-        return None
-    # Both by the server's clock: this machine's may be years off.
-    at = email.utils.mktime_tz(now) if now else time.time()
-    return max(0.0, email.utils.mktime_tz(when) - at)
 
 
 def _target(parts: SplitResult, proxy: SplitResult | None) -> str:

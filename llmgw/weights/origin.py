@@ -8,8 +8,9 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from llmgw.weights.answers import Body, Meta
 from llmgw.weights.faults import Again, Denied
-from llmgw.weights.http import STALL_TIMEOUT, Access, Body, Client, Meta
+from llmgw.weights.http import STALL_TIMEOUT, Access, Client
 from llmgw.weights.sources import masked
 
 ReadInto = Callable[[memoryview], int]

@@ -149,8 +149,10 @@ def measure(command: list[str], base: str, size: int) -> dict[str, float]:
     }
 
 
-def bench(size: int, delays: tuple[float, ...], rounds: int) -> list[dict[str, object]]:
-    rows: list[dict[str, object]] = []
+def bench(
+    size: int, delays: tuple[float, ...], rounds: int
+) -> list[dict[str, str | float]]:
+    rows: list[dict[str, str | float]] = []
     with tempfile.TemporaryDirectory(dir=_fast()) as folder:
         file = Path(folder) / "served"
         # Bit by bit: what this process has ever taken, its children are told to take.
