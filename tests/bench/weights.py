@@ -175,7 +175,7 @@ def bench(
                             best[name] = found
                         best.setdefault(name, found)
             for name, found in best.items():
-                row: dict[str, object] = {"delay_ms": delay * 1000, "client": name}
+                row: dict[str, str | float] = {"delay_ms": delay * 1000, "client": name}
                 rows.append(row | found)
     return rows
 
