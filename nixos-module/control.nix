@@ -9,6 +9,7 @@ let
   arguments =
     [ (lib.getExe cfg.package) "control" "--listen" cfg.listen "--state-dir" "/var/lib/llmgw-control" "--role" cfg.role ]
     ++ flag "role-file" cfg.roleFile
+    ++ flag "url" cfg.url
     ++ flag "desired-file" (if cfg.desired == null then null else "/etc/llmgw/desired.json")
     ++ flag "etcd" (if cfg.etcd == [ ] then null else lib.concatStringsSep "," cfg.etcd)
     ++ lib.optionals (credentials != { }) [
@@ -47,6 +48,12 @@ in
       default = [ ];
       example = [ "http://etcd1:2379" ];
       description = "The etcd members that elections and desired state are kept on, for role `etcd`.";
+    };
+    url = mkOption {
+      type = types.nullOr types.str;
+      default = null;
+      example = "https://cp1.example:7443";
+      description = "How agents and the other control planes reach this one; told when it leads.";
     };
     tls = lib.genAttrs [ "cert_file" "key_file" "ca_file" ] (name: mkOption {
       type = types.nullOr (if name == "ca_file" then types.path else types.externalPath);

@@ -19,7 +19,10 @@ TOOLS = Path(sys.executable).parent
 
 
 def whole(test: str) -> str:
-    """The script as the driver gets it, with its machines declared."""
+    """The script as the driver gets it, with its machines declared.
+
+    The light runner knows the names of those that it can run.
+    """
     about = NODES[test]
     names = [re.sub(r"\W", "_", node) for node in about["nodes"]]
     script = "".join((TESTS / file).read_text() for file in about["script"])

@@ -13,6 +13,28 @@
     };
   };
 
+  # A control plane and a member of etcd on one machine; the members elect who leads.
+  elected = { names }: name: {
+    imports = [ self.nixosModules.llmgw-control ];
+    networking.firewall.allowedTCPPorts = [ 2379 2380 ];
+    services.etcd = {
+      enable = true;
+      inherit name;
+      listenClientUrls = [ "http://0.0.0.0:2379" ];
+      advertiseClientUrls = [ "http://${name}:2379" ];
+      listenPeerUrls = [ "http://0.0.0.0:2380" ];
+      initialAdvertisePeerUrls = [ "http://${name}:2380" ];
+      initialCluster = map (member: "${member}=http://${member}:2380") names;
+    };
+    services.llmgw-control = {
+      enable = true;
+      role = "etcd";
+      etcd = map (member: "http://${member}:2379") names;
+      url = "http://${name}:7443";
+      openFirewall = true;
+    };
+  };
+
   # An agent that may run the node's own python as an engine: a program that is everywhere and answers /health.
   agent = { settings ? { }, config ? { } }: { pkgs, ... }: {
     imports = [ self.nixosModules.llmgw-agent config ];
@@ -37,6 +59,9 @@
       ];
     };
   };
+
+  # The node of the images.
+  image = { imports = [ self.nixosModules.llmgw-agent ../../nixos-module/node-image.nix ]; system.stateVersion = "25.05"; };
 
   # A replica of it, as a control plane wants it.
   engine = id: { inherit id; generation = 1; engine = "command"; };
