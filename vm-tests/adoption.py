@@ -2,6 +2,11 @@ start_all()
 joined(agent1, "cp1", 60)
 engines = {id: serving(agent1, id, 60) for id in ("chat-0", "chat-1")}
 
+by_systemd = agent1.execute("grep -q systemd /etc/llmgw/agent.toml")[0] == 0
+for id in engines:
+    code, _ = agent1.systemctl(f"is-active llmgw-engine@{id}.service")
+    t.assertEqual(code == 0, by_systemd, "held in another way than the file says")
+
 
 def still_serve(how: str, comes_back: bool = True) -> None:
     """A new agent, the same engines: the same processes, adopted, and they answer."""

@@ -41,7 +41,8 @@ def test_every_test_of_the_folder_is_described() -> None:
     files = {file.stem for file in TESTS.glob("*.nix")} - {"default"}
 
     assert set(NODES) == files
-    assert all((TESTS / f"{name}.py").exists() for name in files)
+    for about in NODES.values():
+        assert all((TESTS / script).exists() for script in about.get("script", ()))
 
 
 @pytest.mark.timeout(120)

@@ -48,7 +48,7 @@
         {
           heartbeat_interval = "1s";
           reconnect_max = "2s";
-          supervisor.backend = "process";
+          supervisor.backend = lib.mkDefault "process";
           engines.command = {
             enabled = true;
             path = "${pkgs.python3}/bin/python3";
