@@ -45,10 +45,24 @@ class Provision:
         self._first = first
         self._dice = dice
         self._problems: dict[Build, Problem] = {}
+        self._over: set[Build] = set()
 
     def problems(self) -> tuple[Problem, ...]:
         """The builds that are wanted and not to be had, each with the reason."""
         return tuple(self._problems.values())
+
+    async def settled(self, name: str | None) -> None:
+        """Return once the build *name* is here, or will not be, or is nobody's wish.
+
+        A replica often comes in the same snapshot as its build. Without waiting it
+        would be refused for good, a minute before its build was there.
+        """
+        seen = self.changed.number
+        while any(
+            build.name == name and build not in self._over
+            for build in self.wanted.value
+        ):
+            seen, _ = await self.changed.newer_than(seen)
 
     async def run(
         self,
@@ -65,9 +79,13 @@ class Provision:
         done: set[Build] = set()
         while True:
             seen, wanted = await self.wanted.newer_than(seen)
+            self.changed.set(
+                self.changed.value
+            )  # who waits for a build may wait no more
             if set(wanted) <= done and not self._problems:
                 continue
             self._problems.clear()
+            self._over = set(done)
             async with anyio.create_task_group() as group:
                 group.start_soon(self._install_all, wanted, done)
                 await self._until_other(seen, wanted)
@@ -93,10 +111,12 @@ class Provision:
                 self._say(build, error)
                 await anyio.sleep(jittered(delay, self._dice()))
             except EngineError as error:
+                self._over.add(build)
                 self._say(build, error)
                 return
             else:
                 done.add(build)
+                self._over.add(build)
                 self._problems.pop(build, None)
                 log.info("build installed name=%s url=%s", build.name, build.url)
                 self.changed.set(self.changed.value + 1)

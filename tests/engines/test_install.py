@@ -291,3 +291,42 @@ async def test_what_this_node_does_not_want_is_refused_once(
     assert what in provision.problems()[0].what
     assert provision.changed.value == 1
     assert await names(tmp_path / "engines") == []
+
+
+async def test_who_needs_a_build_that_is_on_its_way_waits_for_it(
+    tmp_path: Path,
+) -> None:
+    archive = tar(tmp_path / "a", SERVER, manifest())
+    bad = wanted(archive, name="bad", sha256="0" * 64)
+    busy: Answer = (503, b"", {})
+    with served(busy, busy, (200, archive.read_bytes(), {})) as url:
+        provision = Provision(tmp_path / "engines", keys.Engines(), first=0.02)
+        async with anyio.create_task_group() as group:
+            await group.start(partial(provision.run))
+            provision.wanted.set((wanted(archive, url=url), bad))
+            with anyio.fail_after(10):
+                await provision.settled("b1")
+                assert await names(tmp_path / "engines") == ["b1"]
+                await provision.settled("bad")
+                await provision.settled("never-wanted")
+                await provision.settled(None)
+            group.cancel_scope.cancel()
+
+    assert [problem.code for problem in provision.problems()] == ["build_missing"]
+
+
+async def test_who_waits_for_a_build_stops_when_it_is_wanted_no_more(
+    tmp_path: Path,
+) -> None:
+    archive = tar(tmp_path / "a", SERVER, manifest())
+    with served((503, b"", {})) as url:
+        provision = Provision(tmp_path / "engines", keys.Engines(), first=60)
+        async with anyio.create_task_group() as group:
+            await group.start(partial(provision.run))
+            provision.wanted.set((wanted(archive, url=url),))
+            await until_changed(provision, 1)
+            group.start_soon(provision.settled, "b1")
+            provision.wanted.set(())
+            with anyio.fail_after(10):
+                await provision.settled("b1")
+            group.cancel_scope.cancel()
