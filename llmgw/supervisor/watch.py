@@ -25,11 +25,15 @@ EFFORT_INTERVAL = 1.0
 
 @dataclass
 class Ended:
-    """How one run of the engine ended. *served*: seconds it was ready; None: never."""
+    """How one run of the engine ended. *served*: seconds it was ready; None: never.
+
+    *was_told*: nothing was wrong with it, another part of its group is down.
+    """
 
     reason: str
     exit: wire.Exit | None = None
     served: float | None = None
+    was_told: bool = False
 
 
 class Watch:
@@ -57,6 +61,7 @@ class Watch:
         self._ready_since: float | None = None
         self._effort: tuple[int, ...] = ()
         self._effort_at = 0.0
+        self._ooms: int | None = None
         self._given_up = anyio.Event()
         self._why = ""
 
@@ -73,7 +78,7 @@ class Watch:
             ended.served = time.monotonic() - self._ready_since
         elif self._judge.was_ready:
             ended.served = 0.0  # for another agent; how long is not known
-        ooms = await run_sync(self._engine.ooms)
+        ooms = await run_sync(self._engine.ooms) if ended.exit is None else self._ooms
         if ended.exit is None:
             sign = signal.Signals[f"SIG{self._launch.stop_signal}"]
             ended.exit = await self._engine.stop(sign, grace)
@@ -87,17 +92,26 @@ class Watch:
 
     async def _told(self) -> Ended:
         await self._given_up.wait()
-        return Ended(self._why)
+        return Ended(self._why, was_told=True)
 
     async def _exited(self) -> Ended:
         exit = await self._engine.exited()
         how = described(exit)
         if self._ready_since is None and not self._engine.adopted:
             how += " before it was ready"
-        last = await run_sync(logs.last_lines, self._log, self._log_start)
+        last = await run_sync(self._last)
         return Ended(f"{how}\n{last}" if last else how, exit)
 
+    def _last(self) -> str:
+        """All that is read of its end, in one go: a restart waits for it."""
+        self._ooms = self._engine.ooms()
+        return logs.last_lines(self._log, self._log_start)
+
     async def _judged(self) -> Ended:
+        if self._launch.health is None:
+            self._ready_since = time.monotonic()
+            await self._seen(Verdict("ready"))
+            await anyio.sleep_forever()
         while True:
             reading = await self._reading()
             verdict = self._judge.see(reading, time.monotonic())
@@ -114,8 +128,7 @@ class Watch:
 
     async def _reading(self) -> Reading:
         launch = self._launch
-        if launch.health is None:
-            return Reading(answered=True)
+        assert launch.health, "without a health check there is nothing to read"
         host = f"[{launch.host}]" if ":" in launch.host else launch.host
         base = f"http://{host}:{launch.ports[launch.health.port]}"
         answer = await health.ask(self._client, launch.health, base)
