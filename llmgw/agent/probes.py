@@ -43,8 +43,8 @@ class Probe(Struct, frozen=True):
 def probes(config: Callable[[], Config], root: Path = ROOT) -> dict[str, Probe]:
     """By the name of the fact, as the wire has it."""
     gpus = Child("llmgw.discovery.gpu", "survey")
-    disks = Child("llmgw.discovery.disk", "survey")
-    models = Child("llmgw.weights.local", "survey")
+    disks = Child("llmgw.discovery.disk", "survey", is_bare=True)
+    models = Child("llmgw.weights.local", "survey", is_bare=True)
     asks: dict[str, Callable[[Any], Found]] = {
         "os": lambda _: system.survey(root),
         "cpu": lambda _: cpu.survey(root),

@@ -1,0 +1,73 @@
+"""`llmgw survey` and `llmgw doctor` as they are typed."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+
+
+def llmgw(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "llmgw", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        cwd=ROOT,
+        env=os.environ | {"LLMGW_CONFIG": "/nowhere"},
+        check=False,
+    )
+
+
+def config(folder: Path, **more: str) -> str:
+    path = folder / "agent.toml"
+    lines = ['servers = ["127.0.0.1:1"]', 'node_id = "n1"', f'state_dir = "{folder}"']
+    lines += [f'{key} = "{value}"' for key, value in more.items()]
+    path.write_text("\n".join(lines))
+    return str(path)
+
+
+def test_a_survey_needs_no_file_and_is_json_if_asked() -> None:
+    answer = llmgw("survey", "--json")
+
+    said: dict[str, Any] = json.loads(answer.stdout)
+    assert answer.returncode == 0
+    assert said["facts"]["cpu"]["value"]["usable"] >= 1
+    assert said["facts"]["models"]["value"] == []
+    assert said["probes"].keys() == said["facts"].keys()
+    assert all(run["ok"] for run in said["probes"].values())
+
+
+def test_a_survey_is_lines_where_there_is_no_terminal(tmp_path: Path) -> None:
+    answer = llmgw("survey", config(tmp_path))
+
+    names = [line.split()[0] for line in answer.stdout.splitlines() if line[0] != " "]
+    assert names[:3] == ["os", "cpu", "memory"]
+
+
+def test_a_wrong_file_is_a_usage_of_its_own(tmp_path: Path) -> None:
+    assert llmgw("survey", config(tmp_path, stat_dir="x")).returncode == 78
+
+
+def test_the_doctor_says_each_thing_on_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "bundle.tar.gz"
+
+    answer = llmgw("doctor", config(tmp_path), "--json", "--bundle", str(path))
+
+    said = json.loads(answer.stdout)
+    assert answer.returncode == 1
+    assert said["ok"] is False
+    faults = [one["check"] for one in said["findings"] if one["verdict"] == "fault"]
+    assert faults == ["leader"]
+    assert path.stat().st_size > 0
+
+
+def test_the_doctor_names_what_is_wrong_with_the_file(tmp_path: Path) -> None:
+    answer = llmgw("doctor", config(tmp_path, stat_dir="x"))
+
+    assert answer.returncode == 1
+    assert "stat_dir" in answer.stdout
+    assert "state_dir" in answer.stdout
