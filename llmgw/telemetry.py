@@ -46,8 +46,11 @@ class _Json(logging.Formatter):
         return msgspec.json.encode(line).decode()
 
 
-def set_up_logging(form: LogFormat = "auto", *, verbose: bool = False) -> None:
-    """Send the log to standard error: text on a terminal, else for the journal."""
+def set_up_logging(form: LogFormat = "auto", *, level: str = "info") -> None:
+    """Send the log to standard error: text on a terminal, else for the journal.
+
+    *level* is that of our own lines: debug, info, warning or error.
+    """
     handler = logging.StreamHandler(sys.stderr)
     if form == "json":
         handler.setFormatter(_Json())
@@ -58,6 +61,6 @@ def set_up_logging(form: LogFormat = "auto", *, verbose: bool = False) -> None:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(logging.INFO)
-    logging.getLogger("llmgw").setLevel(logging.DEBUG if verbose else logging.INFO)
+    logging.getLogger("llmgw").setLevel(level.upper())
     # It has a line for every request; ours says what changed, not what was asked.
     logging.getLogger("httpx").setLevel(logging.WARNING)

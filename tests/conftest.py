@@ -5,6 +5,8 @@ from collections.abc import Iterator
 import pytest
 from blockbuster import BlockBuster, blockbuster_ctx
 
+pytest_plugins = ["tests.models.fixtures"]
+
 
 @pytest.fixture
 def anyio_backend() -> str:

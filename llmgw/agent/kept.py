@@ -17,11 +17,22 @@ from llmgw.errors import LlmgwError
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+DRAIN = "drain.json"
+STOPPED = "stopped.json"
+
 
 class Drain(Struct, frozen=True, kw_only=True):
     """A person wants nothing new started here, and after *stop_after* s all stopped."""
 
     stop_after: float | None = None
+
+
+class Stopped(Struct, frozen=True, kw_only=True):
+    """What a person stopped, by the digest of what was wanted: wanted otherwise, it
+    starts again.
+    """
+
+    digests: tuple[str, ...] = ()
 
 
 @contextmanager

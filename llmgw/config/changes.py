@@ -11,6 +11,9 @@ from llmgw.config.keys import Config
 # What the link to the control plane is made from: it has to be made anew.
 _LINK = (
     "servers",
+    "node_id",
+    "hostname",
+    "labels",
     "mgmt_addr",
     "mgmt_interface",
     "heartbeat_interval",

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from llmgw.engines.place import Build
-from tests.models import pinned, tiny_gguf
+from tests.models import pinned
 
 
 @pytest.fixture(scope="session")
@@ -18,6 +18,8 @@ def llama() -> Build:
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tests.models import tiny_gguf  # numpy takes a while, and few tests want it
+
     path = tmp_path_factory.mktemp("models") / "tiny.gguf"
     tiny_gguf.write(path)
     return path

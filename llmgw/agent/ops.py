@@ -1,0 +1,154 @@
+"""What a person can ask through the local door."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import msgspec
+
+from llmgw import version
+from llmgw.agent import kept
+from llmgw.agent.door import Answers, Request, once
+from llmgw.agent.run import Agent
+from llmgw.agent.view import Answer
+from llmgw.errors import LlmgwError
+from llmgw.reconcile import Keep, Start, Stop
+from llmgw.wire import Ask
+
+FOLLOW_EVERY = 0.25
+TAIL = 64 * 1024
+
+
+class Ops:
+    """The ops of one agent."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+
+    def table(self) -> dict[str, Answers]:
+        return {
+            "status": once(self._status),
+            "plan": once(self._plan),
+            "survey": once(self._survey),
+            "drain": once(self._drain),
+            "undrain": once(self._undrain),
+            "stop": once(self._stop),
+            "start": once(self._start),
+            "reload": once(self._reload),
+            "forget_epoch": once(self._forget_epoch),
+            "probe": once(self._probe),
+            "logs": self._logs,
+        }
+
+    def answers(self) -> dict[str, Answer]:
+        """What a control plane may ask, beside what is sent to it anyway."""
+        return {"log_tail": self._log_tail, "survey": self._survey_for_control}
+
+    async def _status(self, _request: Request) -> dict[str, Any]:
+        agent = self._agent
+        link = agent.link.status.value
+        return {
+            "node_id": agent.resolved.config.node_id,
+            "version": version(),
+            "link": {
+                **msgspec.to_builtins(link),
+                "since": anyio.current_time() - link.since,
+            },
+            "draining": agent.view.draining,
+            "rev_applied": agent.view.rev_applied,
+            "replicas": msgspec.to_builtins(agent.view.statuses()),
+            "problems": msgspec.to_builtins(
+                (*agent.view.problems(), *agent.link.problems())
+            ),
+        }
+
+    async def _plan(self, _request: Request) -> list[dict[str, Any]]:
+        said = {Start: "start", Stop: "stop", Keep: "keep"}
+        return [
+            {"action": said[type(action)], "name": action.name}
+            for action in self._agent.plan()
+        ]
+
+    async def _survey(self, _request: Request) -> Any:
+        return msgspec.to_builtins(self._agent.view.facts())
+
+    async def _drain(self, request: Request) -> bool:
+        stop_after = request.get("stop_after")
+        if stop_after is not None and not isinstance(stop_after, (int, float)):
+            raise LlmgwError("stop_after is not a number of seconds")
+        await self._agent.set_drain(kept.Drain(stop_after=stop_after))
+        return True
+
+    async def _undrain(self, _request: Request) -> bool:
+        await self._agent.set_drain(None)
+        return True
+
+    async def _stop(self, request: Request) -> bool:
+        await self._agent.hold(_name(request), held=True)
+        return True
+
+    async def _start(self, request: Request) -> bool:
+        await self._agent.hold(_name(request), held=False)
+        return True
+
+    async def _reload(self, _request: Request) -> bool:
+        await self._agent.reload()
+        return True
+
+    async def _forget_epoch(self, _request: Request) -> bool:
+        await self._agent.link.forget_epoch()
+        return True
+
+    async def _probe(self, request: Request) -> Any:
+        address, port = request.get("address"), request.get("port")
+        if not isinstance(address, str) or not isinstance(port, int):
+            raise LlmgwError("a probe needs an address and a port")
+        return msgspec.to_builtins(await self._agent.link.probe(address, port))
+
+    async def _logs(self, request: Request) -> AsyncIterator[str]:
+        """The end of a replica's log, then what comes, if it is to be followed."""
+        path = self._agent.supervisor.log_path(_name(request))
+        position = -1
+        while True:
+            position, text = await anyio.to_thread.run_sync(_more, path, position)
+            if text:
+                yield text
+            if not request.get("follow"):
+                return
+            await anyio.sleep(FOLLOW_EVERY)
+
+    async def _log_tail(self, ask: Ask) -> bytes:
+        """For a control plane: the end of one replica's log."""
+        path = self._agent.supervisor.log_path(str(ask.args.get("replica", "")))
+        _, text = await anyio.to_thread.run_sync(_more, path, -1)
+        return text.encode()
+
+    async def _survey_for_control(self, _ask: Ask) -> bytes:
+        return msgspec.json.encode(self._agent.view.facts())
+
+
+def _name(request: Request) -> str:
+    name = request.get("replica")
+    if not isinstance(name, str):
+        raise LlmgwError("a replica has to be named")
+    return name
+
+
+def _more(path: Path, position: int) -> tuple[int, str]:
+    """What the file has from *position* on (-1: its end), and the position after it."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            # Smaller than it was: another file has taken its name.
+            begin = max(0, size - TAIL) if position < 0 else min(position, size)
+            file.seek(begin if position <= size else 0)
+            text = file.read(TAIL)
+            return file.tell(), text.decode(errors="replace")
+    except FileNotFoundError:
+        return max(position, 0), ""
+    except OSError as error:
+        raise LlmgwError(
+            f"the log cannot be read: {error.strerror}", where=str(path)
+        ) from error

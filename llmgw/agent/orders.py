@@ -1,0 +1,179 @@
+"""From what is wanted to what the supervisor runs: an order, prepared when it starts.
+
+Nothing is fetched or chosen when the order is given. The keeper calls `prepare` each
+time it starts the engine, so that a replica that keeps crashing sees a build that was
+installed meanwhile, and its CPU share is that of the moment.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+import anyio.to_thread
+from msgspec import Struct
+
+from llmgw import engines
+from llmgw.config import keys
+from llmgw.engines import installed, threads
+from llmgw.engines.place import Build, Place
+from llmgw.errors import EngineError
+from llmgw.reconcile import Keep, Start
+from llmgw.supervisor.launch import Launch
+from llmgw.supervisor.supervisor import Order
+from llmgw.wire import Model, Progress, Replica
+
+Report = Callable[[Progress], None]
+
+
+class Here(Struct, frozen=True, kw_only=True):
+    """What the node is at the moment an engine starts.
+
+    *host* is the address engines bind and are asked on, *interface* the one NCCL
+    bootstraps over, *hcas* those of each fabric, *gpus* CUDA's numbers by uuid, and
+    *cpu_replicas* how many engines share the CPUs.
+    """
+
+    host: str
+    interface: str | None
+    cpus: threads.Cpus
+    cpu_replicas: int
+    hcas: Mapping[str, tuple[str, ...]] = {}
+    gpus: dict[str, int] = {}
+
+
+class Fetcher(Protocol):
+    """Brings weights onto this node; `Weights` is one."""
+
+    async def ensure(
+        self, source: str, digest: str | None, progress: Report
+    ) -> Path: ...
+
+
+class Orders:
+    """Writes orders with the node's settings; `config` may be set anew at any time."""
+
+    def __init__(
+        self, config: keys.Config, weights: Fetcher, here: Callable[[], Here]
+    ) -> None:
+        self.config = config
+        self._weights = weights
+        self._here = here
+
+    def order(self, start: Start | Keep) -> Order:
+        """What the supervisor keeps running for *start*, under its name."""
+        replica = start.wanted.replica
+        stop_after = self.config.supervisor.disconnect_stop_after
+        if replica.disconnect is not None:
+            stop_after = replica.disconnect.stop_after
+        return Order(
+            id=start.name,
+            generation=replica.generation,
+            digest=start.wanted.digest,
+            prepare=partial(self._prepare, replica),
+            ports=_ports(replica),
+            port=replica.port,
+            host=self._here().host,
+            restart=replica.restart,
+            stop_after=stop_after,
+        )
+
+    async def _prepare(
+        self, replica: Replica, ports: Mapping[str, int], report: Report
+    ) -> Launch:
+        """Everything the engine needs, then exactly what to execute.
+
+        EngineError if this node does not allow it or lacks a build; WeightsError.
+        """
+        config, here = self.config, self._here()
+        # Before a byte is fetched: what is not allowed here is not allowed later.
+        settings = engines.admit(replica, config.engines)
+        # A dead file system below engines_dir holds this replica's start, and no more.
+        build = await anyio.to_thread.run_sync(
+            self._build, replica, abandon_on_cancel=True
+        )
+        weights = await self._fetch(replica, report)
+        share = threads.share(
+            here.cpus,
+            here.cpu_replicas,
+            override=config.engines.llamacpp.threads,
+            asked=replica.cpus,
+        )
+        fabric = replica.group.fabric if replica.group else None
+        place = Place(
+            settings=settings,
+            build=build,
+            ports=dict(ports),
+            host=here.host,
+            weights=weights,
+            threads=share.count,
+            cpuset=share.cpuset if threads.is_cpu_replica(replica) else None,
+            interface=here.interface,
+            hcas=here.hcas.get(fabric, ()) if fabric else (),
+            gpus=here.gpus,
+        )
+        return engines.launch(replica, place)
+
+    def _build(self, replica: Replica) -> Build:
+        folder = Path(self.config.engines_dir)
+        found = installed.survey(folder, self.config.engines)
+        build = installed.choose(found.builds, replica)
+        if not os.access(build.binary, os.X_OK) or not Path(build.binary).is_file():
+            there = Path(build.binary).exists()
+            raise EngineError(
+                "is no program that may be executed" if there else "is not there",
+                where=build.binary,
+                fix=f"install the build again, or set engines.{replica.engine}.path",
+            )
+        return build
+
+    async def _fetch(self, replica: Replica, report: Report) -> dict[str, str]:
+        """Where each of the replica's files lies, by source."""
+        files = [model for model in (replica.model, replica.mmproj) if model]
+        files += [
+            Model(name=lora.source, source=lora.source, digest=lora.digest)
+            for lora in replica.lora
+        ]
+        found: dict[str, str] = {}
+        for model in files:
+            source = model.source or model.path or ""
+            if model.path:
+                found[source] = await anyio.to_thread.run_sync(
+                    self._local, model.path, abandon_on_cancel=True
+                )
+            elif model.source:
+                path = await self._weights.ensure(model.source, model.digest, report)
+                found[source] = str(path)
+        return found
+
+    def _local(self, path: str) -> str:
+        """A file that lies here already; a control plane names none outside of the
+        model directories. A link in them may lead out: the operator laid it.
+        """
+        named = Path(path)
+        roots = [Path(folder) for folder in self._model_dirs()]
+        is_inside = any(named.is_relative_to(root) for root in roots)
+        if not is_inside or ".." in named.parts:
+            raise EngineError(
+                f"the model {path} is in no model directory of this node",
+                where="model.path",
+                fix="put its folder into model_dirs in the node's file",
+            )
+        if not named.exists():
+            raise EngineError(f"there is no model at {path}", where="model.path")
+        return str(named)
+
+    def _model_dirs(self) -> tuple[str, ...]:
+        cache = self.config.weights_cache
+        return (*self.config.model_dirs, *((cache,) if cache else ()))
+
+
+def _ports(replica: Replica) -> tuple[str, ...]:
+    """What ports it needs; an engine that this agent does not know needs none, and is
+    refused when it is prepared.
+    """
+    try:
+        return engines.ports(replica)
+    except EngineError:
+        return ("api",)

@@ -1,0 +1,362 @@
+"""The agent: composes the parts, and performs what reconcile decides.
+
+link         sets `desired`; sends what the view says
+reconcile    waits for news, plans, performs
+supervisor   one keeper per replica
+weights      fetches in a child
+inventory    surveys now and then
+signals      SIGTERM leaves, SIGHUP reads the file again
+"""
+
+import logging
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import anyio.abc
+import anyio.to_thread
+
+from llmgw import version
+from llmgw.agent import kept
+from llmgw.agent.inventory import Inventory
+from llmgw.agent.notify import Systemd
+from llmgw.agent.orders import Here, Orders
+from llmgw.agent.resolve import Resolved
+from llmgw.agent.view import View
+from llmgw.aio import Latest
+from llmgw.config.changes import changes
+from llmgw.discovery import node
+from llmgw.engines import threads
+from llmgw.errors import EngineError, LlmgwError
+from llmgw.reconcile import Action, Running, Start, Stop, plan
+from llmgw.session.link import Link
+from llmgw.session.node import Desired, Identity, LinkStatus
+from llmgw.supervisor.supervisor import Supervisor
+from llmgw.tls import Certificates
+from llmgw.weights.fetch import Weights
+from llmgw.wire import Problem
+
+log = logging.getLogger(__name__)
+
+Reader = Callable[[], Resolved]
+
+
+class Agent:
+    """One node's daemon. `run` ends on SIGTERM, or when cancelled.
+
+    Either way the engines stay for the next agent to adopt, unless it was SIGTERM and
+    the file says `supervisor.on_stop = "stop"`. *read* reads the file again. Whoever
+    makes an Agent holds its state directory (`kept.held`).
+    """
+
+    def __init__(self, resolved: Resolved, *, read: Reader) -> None:
+        config = resolved.config
+        self.resolved = resolved
+        self.state_dir = Path(config.state_dir)
+        self.supervisor = Supervisor(
+            config.supervisor,
+            self.state_dir,
+            adopt_ready_timeout=config.adopt_ready_timeout,
+        )
+        self.inventory = Inventory(config)
+        self.weights = Weights(
+            config.weights,
+            Path(config.weights_cache or ""),
+            tuple(map(Path, config.model_dirs)),
+        )
+        self.view = View(config, self.supervisor, self.inventory, node.interface_of)
+        self.link = self._link()
+        self.desired: Desired | None = None
+        self.drain = kept.read(self.state_dir / kept.DRAIN, kept.Drain)
+        self.stopped = kept.read(self.state_dir / kept.STOPPED, kept.Stopped)
+        self._drained_since: float | None = None
+        self._orders = Orders(config, self.weights, self._here)
+        self._read = read
+        self._systemd = Systemd()
+        self._news = Latest(0)
+        self._relink = anyio.Event()
+        self._leaving = anyio.Event()
+
+    # The life of it --------------------------------------------------------------
+
+    async def run(
+        self,
+        *,
+        task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+    ) -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._systemd.run)
+            await group.start(self.supervisor.run)
+            group.start_soon(self.inventory.run)
+            group.start_soon(self.weights.run)
+            group.start_soon(self._reconcile)
+            group.start_soon(self._follow, self.supervisor.changed)
+            group.start_soon(self._follow, self.inventory.changed)
+            group.start_soon(self._keep_link)
+            self._systemd.ready()
+            log.info("agent ready node_id=%s", self.resolved.config.node_id)
+            task_status.started()
+            await self._leaving.wait()
+            self._systemd.stopping()
+            await self._leave()
+            group.cancel_scope.cancel()
+
+    async def signals(
+        self,
+        *,
+        task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Obey signals, for a program that has nothing else to do."""
+        with anyio.open_signal_receiver(
+            signal.SIGTERM, signal.SIGINT, signal.SIGHUP
+        ) as signals:
+            task_status.started()
+            async for number in signals:
+                if number == signal.SIGHUP:
+                    await self.reload()
+                else:
+                    self._leaving.set()
+                    return
+
+    def leave(self) -> None:
+        """As SIGTERM does."""
+        self._leaving.set()
+
+    async def _leave(self) -> None:
+        stop = self.resolved.config.supervisor.on_stop == "stop"
+        if stop:
+            await self.supervisor.stop_all()
+        await self.link.goodbye("shutdown", "stopped" if stop else "left_running")
+        log.info("agent leaves engines=%s", "stopped" if stop else "left_running")
+
+    # The link --------------------------------------------------------------------
+
+    async def _keep_link(self) -> None:
+        """One link after another: a changed file makes a new one, engines untouched."""
+        while True:
+            self._relink = anyio.Event()
+            async with anyio.create_task_group() as group:
+                await group.start(self.link.run)
+                group.start_soon(self._take_desired, self.link)
+                group.start_soon(self._tell_status, self.link)
+                await self._relink.wait()
+                group.cancel_scope.cancel()
+            self.link = self._link()
+
+    def _link(self) -> Link:
+        config, written = self.resolved.config, self.resolved.written
+        self.certificates = (
+            Certificates(config.tls, config.node_id or "")
+            if config.tls.enabled
+            else None
+        )
+        identity = Identity(
+            node_id=config.node_id or "",
+            version=version(),
+            mgmt_addr=written.mgmt_addr,
+            mgmt_interface=written.mgmt_interface,
+        )
+        return Link(
+            identity,
+            config.servers,
+            self.certificates,
+            config.link,
+            self.view,
+            self.state_dir,
+            heartbeat=config.heartbeat_interval,
+            reconnect_base=config.reconnect_base,
+            reconnect_max=config.reconnect_max,
+        )
+
+    async def _take_desired(self, link: Link) -> None:
+        seen = -1
+        while True:
+            seen, desired = await link.desired.newer_than(seen)
+            if desired is not None and not (desired.kept and self.desired):
+                self.desired = desired
+                self.touch()
+
+    async def _tell_status(self, link: Link) -> None:
+        seen = -1
+        while True:
+            seen, status = await link.status.newer_than(seen)
+            self._systemd.status(_said(status))
+
+    # Reconciling -----------------------------------------------------------------
+
+    def touch(self) -> None:
+        """Something that reconciling or the control plane should see is new."""
+        self._news.set(self._news.value + 1)
+        self.view.touch()
+
+    async def _follow(self, news: Latest[int]) -> None:
+        seen = news.number
+        while True:
+            seen, _ = await news.newer_than(seen)
+            self.touch()
+
+    async def _reconcile(self) -> None:
+        seen = -1
+        while True:
+            with anyio.move_on_after(self._until_drained()):
+                seen, _ = await self._news.newer_than(seen)
+            if self._leaving.is_set():
+                return  # or what is being stopped would be wanted, and started, again
+            self.view.drained_by_person = self.drain is not None
+            if self.desired is not None:
+                self.view.drained_by_control = self.desired.drain
+                for action in self.plan():
+                    self._perform(action)
+                self.view.rev_applied = self.desired.rev
+            self._end_of_drain()
+
+    def plan(self) -> tuple[Action, ...]:
+        """What is to be done now. Pure, but for where it looks."""
+        desired = self.desired
+        if desired is None:
+            return ()
+        held = self.stopped.digests if self.stopped else ()
+        wanted = tuple(one for one in desired.wanted if one.digest not in held)
+        gpus = {one.digest: one.replica.gpus for one in desired.wanted}
+        running = tuple(
+            Running(
+                status.id,
+                status.generation,
+                status.spec_digest,
+                status.state,
+                gpus.get(status.spec_digest, ()),
+            )
+            for status in self.supervisor.statuses()
+        )
+        actions = plan(wanted, running, draining=self.view.draining)
+        if not desired.kept:
+            return actions
+        # What was wanted before this start says what to start. To stop what it lacks
+        # is a matter of a leader's present word.
+        current = {one.name for one in running if one.digest in gpus}
+        return tuple(
+            action
+            for action in actions
+            if not isinstance(action, Stop) or action.name in current
+        )
+
+    def _perform(self, action: Action) -> None:
+        if isinstance(action, Stop):
+            log.info("replica stops name=%s", action.name)
+            self.supervisor.unwant(action.name)
+            return
+        replica = action.wanted.replica
+        if isinstance(action, Start):
+            log.info(
+                "replica starts name=%s generation=%d", action.name, replica.generation
+            )
+        try:
+            self.supervisor.want(self._orders.order(action))
+        except EngineError as error:
+            # Planned from what is no longer so: the next plan sees it.
+            log.warning("order passed over name=%s error=%s", action.name, error)
+
+    def _here(self) -> Here:
+        config, status = self.resolved.config, self.link.status.value
+        wanted = self.desired.wanted if self.desired else ()
+        return Here(
+            host=status.mgmt_addr or config.mgmt_addr or "127.0.0.1",
+            interface=status.mgmt_interface or config.mgmt_interface,
+            cpus=self.inventory.cpus(),
+            cpu_replicas=sum(threads.is_cpu_replica(one.replica) for one in wanted),
+            hcas={fabric.name: fabric.hcas for fabric in config.fabrics},
+            gpus=self.inventory.gpu_numbers(),
+        )
+
+    # What a person does ----------------------------------------------------------
+
+    async def set_drain(self, drain: kept.Drain | None) -> None:
+        """Nothing new is started while draining, also after a restart of the agent."""
+        await anyio.to_thread.run_sync(kept.write, self.state_dir / kept.DRAIN, drain)
+        self.drain = drain
+        self._drained_since = None
+        self.touch()
+
+    def _until_drained(self) -> float:
+        """Seconds until a drain ends what did not finish; inf without such an end."""
+        if self.drain is None or self.drain.stop_after is None:
+            return float("inf")
+        if self._drained_since is None:
+            self._drained_since = anyio.current_time()
+        return self._drained_since + self.drain.stop_after - anyio.current_time()
+
+    def _end_of_drain(self) -> None:
+        if self._until_drained() > 0:
+            return
+        for status in self.supervisor.statuses():
+            if status.state not in ("stopping", "stopped"):
+                log.warning("drain ends engine name=%s", status.id)
+                self.supervisor.unwant(status.id)
+
+    async def hold(self, name: str, *, held: bool) -> None:
+        """A person stops a replica, until it is wanted otherwise or started again."""
+        status = next((s for s in self.supervisor.statuses() if s.id == name), None)
+        if status is None:
+            known = ", ".join(s.id for s in self.supervisor.statuses()) or "none"
+            raise LlmgwError(f"there is no replica {name} here; there are: {known}")
+        digests = set(self.stopped.digests if self.stopped else ())
+        digests = (
+            digests | {status.spec_digest} if held else digests - {status.spec_digest}
+        )
+        stopped = kept.Stopped(digests=tuple(sorted(digests)))
+        await anyio.to_thread.run_sync(
+            kept.write, self.state_dir / kept.STOPPED, stopped
+        )
+        self.stopped = stopped
+        if held:
+            self.supervisor.unwant(name)
+        self.touch()
+
+    def say_problem(self, code: str, what: str | None, fix: str = "") -> None:
+        """A problem of the agent itself, for as long as it lasts; None: it is over."""
+        if what is None:
+            self.view.own_problems.pop(code, None)
+        else:
+            self.view.own_problems[code] = Problem(
+                code=code, severity="warning", what=what, fix=fix or None
+            )
+        self.touch()
+
+    async def reload(self) -> None:
+        """Read the file again: what can change does, the rest is named."""
+        self._systemd.reloading()
+        try:
+            resolved = await anyio.to_thread.run_sync(self._read)
+        except LlmgwError as error:
+            log.error("file not taken over, the old one stays in force: %s", error)  # noqa: TRY400 -- the operator's fault, not ours
+            what = f"the file was not taken over: {error.what}"
+            self.say_problem("reload", what, error.fix or "repair it, then reload")
+        else:
+            self._apply(resolved)
+        self._systemd.ready()
+        self.touch()
+
+    def _apply(self, resolved: Resolved) -> None:
+        found = changes(self.resolved.config, resolved.config)
+        self.say_problem("reload", None)
+        self.say_problem("restart", None)
+        log.info("file read again changed=%s", ",".join(found.live) or "nothing")
+        if found.needs_restart:
+            keys = ", ".join(found.needs_restart)
+            log.warning("restart needed for changed keys=%s", keys)
+            what = f"changed in the file, in force after a restart: {keys}"
+            self.say_problem("restart", what, "restart the agent; engines go on")
+        self.resolved = resolved
+        self.view.config = resolved.config
+        self._orders.config = resolved.config
+        self.inventory.reconfigure(resolved.config)
+        if found.link:
+            self._relink.set()
+
+
+def _said(status: LinkStatus) -> str:
+    if status.state == "connected":
+        return f"connected to {status.server} (epoch {status.epoch})"
+    tried = "; ".join(f"{url}: {why}" for url, why in status.tried.items())
+    return f"{status.state}{': ' + tried if tried else ''}"

@@ -1,0 +1,29 @@
+"""`llmgw forget-epoch`: follow a control plane that was rebuilt from nothing."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from llmgw.agent.door import ask, default_path
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "forget-epoch",
+        help="accept a control plane whose epoch is lower than one seen before",
+        description="The agent refuses a leader with an epoch lower than the highest "
+        "it has seen: such a one was deposed. After a control plane was rebuilt from "
+        "nothing, forget the epoch on each node, or start the control plane with "
+        "--epoch-floor. Engines are not touched.",
+        epilog="example: llmgw forget-epoch",
+    )
+    parser.add_argument(
+        "--socket", type=Path, default=default_path(), help="the agent's socket"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    list(ask(arguments.socket, "forget_epoch"))
+    print("the highest epoch seen is forgotten")
+    return 0

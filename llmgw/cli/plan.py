@@ -1,0 +1,34 @@
+"""`llmgw plan`: what the agent would do next."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from llmgw.agent.door import ask, default_path
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "plan",
+        help="what the agent would do next, replica by replica",
+        epilog="example: llmgw plan --json",
+    )
+    parser.add_argument("--json", action="store_true", help="as the agent says it")
+    parser.add_argument(
+        "--socket", type=Path, default=default_path(), help="the agent's socket"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    (actions,) = ask(arguments.socket, "plan")
+    if arguments.json:
+        print(msgspec.json.encode(actions).decode())
+    elif not actions:
+        print("nothing is wanted here")
+    else:
+        for action in actions:
+            print(f"{action['action']:<6} {action['name']}")
+    return 0

@@ -1,0 +1,96 @@
+"""`llmgw status`: how this node stands."""
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from llmgw.agent.door import ask, default_path
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "status",
+        help="how this node stands: link, replicas, problems",
+        epilog="example: llmgw status --watch",
+    )
+    parser.add_argument("--json", action="store_true", help="as the agent says it")
+    parser.add_argument("--watch", action="store_true", help="again every second")
+    parser.add_argument(
+        "--socket", type=Path, default=default_path(), help="the agent's socket"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    while True:
+        (status,) = ask(arguments.socket, "status")
+        if arguments.json:
+            print(msgspec.json.encode(status).decode(), flush=True)
+        else:
+            if arguments.watch:
+                print("\033[H\033[J", end="")
+            print("\n".join(lines(status)), flush=True)
+        if not arguments.watch:
+            return 0
+        time.sleep(1)  # noqa: TID251 -- a person watches; there is no loop to block
+
+
+def lines(status: dict[str, Any]) -> list[str]:
+    """What a person reads: the node, its link, its replicas, what is wrong."""
+    link = status["link"]
+    where = f" to {link['server']}" if link.get("server") else ""
+    said = [
+        f"node      {status['node_id']} (llmgw {status['version']})",
+        f"link      {link['state']}{where} for {span(link['since'])}",
+    ]
+    if link.get("mgmt_addr"):
+        interface = link.get("mgmt_interface") or "an unknown interface"
+        said.append(f"address   {link['mgmt_addr']} on {interface}")
+    said += [f"passed    {url}: {why}" for url, why in link.get("tried", {}).items()]
+    if status["draining"]:
+        said.append("draining  nothing new is started; `llmgw undrain` ends it")
+    said += [_replica(replica) for replica in status["replicas"]]
+    if not status["replicas"]:
+        said.append("replicas  none")
+    for problem in status["problems"]:
+        place = f"{problem['where']}: " if problem.get("where") else ""
+        said.append(f"{problem['severity']:<9} {place}{problem['what']}")
+        if problem.get("fix"):
+            said.append(f"          fix: {problem['fix']}")
+    return said
+
+
+def _replica(replica: dict[str, Any]) -> str:
+    said = f"replica   {replica['id']} {replica['state']}"
+    api = replica.get("ports", {}).get("api")
+    if api:
+        said += f" at {replica.get('address')}:{api}"
+    if replica.get("pid"):
+        said += f" pid {replica['pid']}"
+    if replica.get("adopted"):
+        said += " adopted"
+    progress = replica.get("progress")
+    if progress:
+        said += f" ({progress['what']} {share(progress)})"
+    if replica.get("reason"):
+        said += f": {replica['reason']}"
+    return said
+
+
+def share(progress: dict[str, Any]) -> str:
+    """How far it is, in percent where the whole is known."""
+    if progress.get("total"):
+        return f"{100 * progress['done'] // progress['total']} %"
+    return f"{progress['done']}"
+
+
+def span(seconds: float) -> str:
+    """Seconds, as a person says them."""
+    whole = int(seconds)
+    for size, name in ((86400, "d"), (3600, "h"), (60, "min")):
+        if whole >= size:
+            return f"{whole // size} {name}"
+    return f"{whole} s"

@@ -1,0 +1,25 @@
+"""`llmgw undrain`: what is wanted on this node starts again."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from llmgw.agent.door import ask, default_path
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "undrain",
+        help="end a drain: what is wanted here starts again",
+        epilog="example: llmgw undrain",
+    )
+    parser.add_argument(
+        "--socket", type=Path, default=default_path(), help="the agent's socket"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    list(ask(arguments.socket, "undrain"))
+    print("not draining")
+    return 0

@@ -1,0 +1,229 @@
+"""Real programs on loopback: control planes, an agent, and an engine that it starts."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from llmgw.agent.door import ask
+from llmgw.errors import LlmgwError
+
+T = TypeVar("T")
+PATIENCE = 20.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def until(
+    fact: Callable[[], T | None],
+    what: str,
+    patience: float = PATIENCE,
+    more: Callable[[], str] = str,
+) -> T:
+    """The fact, once it is true; else AssertionError with its name, and *more*."""
+    end = time.monotonic() + patience
+    while True:
+        found = fact()
+        if found:
+            return found
+        assert time.monotonic() < end, f"not in {patience:g} s: {what}\n{more()}"
+        time.sleep(0.02)  # noqa: TID251 -- a plain test, between two looks
+
+
+def llmgw(*words: str | Path) -> list[str]:
+    """The command line."""
+    return [sys.executable, "-m", "llmgw", *map(str, words)]
+
+
+def alive(pid: int) -> bool:
+    """Whether it runs; a zombie does not."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+class Program:
+    """`llmgw …` as a process of ours, its output in a file."""
+
+    def __init__(self, log: Path, arguments: Sequence[str | Path]) -> None:
+        self.log = log
+        with log.open("ab") as out:
+            self._process = subprocess.Popen(
+                llmgw(*arguments),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+            )
+
+    def send(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def kill(self, number: int = signal.SIGKILL) -> int:
+        """Send it, and wait until the process has ended; its exit code."""
+        if self._process.poll() is None:
+            self._process.send_signal(number)
+        return self.wait()
+
+    def wait(self, patience: float = PATIENCE) -> int:
+        return self._process.wait(patience)
+
+    @property
+    def said(self) -> str:
+        return self.log.read_text()
+
+
+class Fleet:
+    """One machine's worth of programs below *folder*; `end` leaves none running."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.socket = folder / "agent.sock"
+        self.want()
+        self._programs: list[Program] = []
+        self._engines: set[int] = set()
+
+    # What is started -------------------------------------------------------------
+
+    def control(self, name: str, port: int, role: str, *options: str | Path) -> Program:
+        """A control plane that leads as its role file says."""
+        self.role(name, role)
+        arguments = ["control", "--listen", f"127.0.0.1:{port}"]
+        arguments += ["--state-dir", self.folder / name]
+        arguments += [
+            "--role",
+            "follow-file",
+            "--role-file",
+            self.folder / f"{name}.role",
+        ]
+        arguments += ["--desired-file", self.folder / "desired.json"]
+        return self._start(f"{name}.log", [*arguments, *options])
+
+    def agent(self, file: str = "agent.toml") -> Program:
+        return self._start(
+            "agent.log",
+            ["agent", "--config", self.folder / file, "--socket", self.socket],
+        )
+
+    def _start(self, log: str, arguments: Sequence[str | Path]) -> Program:
+        program = Program(self.folder / log, arguments)
+        self._programs.append(program)
+        return program
+
+    # What is said to it ----------------------------------------------------------
+
+    def role(self, name: str, role: str) -> None:
+        new = self.folder / f"{name}.role.new"
+        new.write_text(role + "\n")
+        new.replace(self.folder / f"{name}.role")
+
+    def want(self, *replicas: dict[str, Any], node_id: str = "n1") -> None:
+        new = self.folder / "desired.json.new"
+        new.write_text(json.dumps({node_id: replicas}))
+        new.replace(self.folder / "desired.json")
+
+    def write(self, *servers: str, extra: str = "") -> Path:
+        """The agent's file."""
+        (self.folder / "models").mkdir(exist_ok=True)
+        path = self.folder / "agent.toml"
+        path.write_text(
+            f'node_id = "n1"\n'
+            f"servers = {json.dumps(servers)}\n"
+            f'state_dir = "{self.folder}/state"\n'
+            f'engines_dir = "{self.folder}/engines"\n'
+            f'model_dirs = ["{self.folder}/models"]\n'
+            'heartbeat_interval = "1s"\n'
+            'reconnect_base = "200ms"\n'
+            f"{extra}"
+        )
+        return path
+
+    def engine_file(self) -> str:
+        """The part of the agent's file that lets it run the fake engine."""
+        fake = Path(__file__).parent.parent / "fakes/engine.py"
+        program = self.folder / "engine"
+        program.write_text(f'#!/bin/sh\nexec {sys.executable} {fake} "$@"\n')
+        program.chmod(0o755)
+        return (
+            f'[engines.command]\nenabled = true\npath = "{program}"\n'
+            'args = ["--host", "{host}", "--port", "{port}"]\n'
+        )
+
+    def kill_engine(self, pid: int) -> None:
+        """As a power cut would."""
+        assert pid in self._engines, "only what was seen as an engine of this fleet"
+        os.killpg(pid, signal.SIGKILL)
+        until(lambda: not alive(pid), "the engine is gone")
+
+    # What is seen ----------------------------------------------------------------
+
+    def status(self) -> dict[str, Any] | None:
+        """What the agent says of itself; None while none answers."""
+        try:
+            (status,) = ask(self.socket, "status")
+        except LlmgwError:
+            return None
+        for one in status["replicas"]:
+            if one.get("pid"):
+                self._engines.add(one["pid"])
+        return status
+
+    def replica(self, state: str, name: str = "a") -> dict[str, Any]:
+        """That replica, once it is in that state."""
+        what = f"{name} is {state}"
+        return until(lambda: self._in(name, state), what, more=self.logs)
+
+    def _in(self, name: str, state: str) -> dict[str, Any] | None:
+        status = self.status() or {"replicas": []}
+        for one in status["replicas"]:
+            if one["id"] == name and one["state"] == state:
+                return one
+        return None
+
+    def connected(self, port: int) -> dict[str, Any]:
+        """The link, once it is with that control plane."""
+        what = f"is with {port}"
+        return until(lambda: self._with(port), what, more=self.logs)
+
+    def _with(self, port: int) -> dict[str, Any] | None:
+        link = (self.status() or {"link": {}})["link"]
+        with_it = str(link.get("server", "")).endswith(f":{port}")
+        return link if with_it and link["state"] == "connected" else None
+
+    def logs(self) -> str:
+        return "\n".join(
+            f"== {path.name}\n{path.read_text()[-2000:]}"
+            for path in sorted(self.folder.glob("*.log"))
+        )
+
+    def end(self) -> None:
+        for program in self._programs:
+            program.kill()
+        for pid in self._engines:
+            with suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+
+
+def fleet(folder: Path) -> Iterator[Fleet]:
+    found = Fleet(folder)
+    try:
+        yield found
+    finally:
+        found.end()

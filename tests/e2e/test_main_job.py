@@ -1,0 +1,161 @@
+"""The whole path on loopback: real control planes, a real agent, a real llama.cpp."""
+
+import os
+import subprocess
+import threading
+from pathlib import Path
+
+import httpx
+import pytest
+
+from llmgw.engines.place import Build
+from tests.e2e.fleet import Fleet, alive, free_port, llmgw, until
+
+
+def served(fleet: Fleet, tiny: Path) -> dict[str, object]:
+    """The tiny model as a replica, in the terms of the wire."""
+    link = fleet.folder / "models/tiny.gguf"
+    link.parent.mkdir(exist_ok=True)
+    if not link.exists():
+        link.symlink_to(tiny)
+    return {
+        "id": "a",
+        "generation": 1,
+        "engine": "llamacpp",
+        "context": 256,
+        "model": {"name": "tiny", "path": str(link)},
+    }
+
+
+def engine_file(llama: Build) -> str:
+    return f'[engines.llamacpp]\npath = "{llama.binary}"\n'
+
+
+class Client(threading.Thread):
+    """Somebody who uses the engine all the while, one completion after another."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self.url = url
+        self.answers = 0
+        self.faults: list[str] = []
+        self.done = threading.Event()
+
+    def run(self) -> None:
+        with httpx.Client(trust_env=False, timeout=20) as client:
+            while not self.done.is_set():
+                body = {"prompt": "a", "n_predict": 4}
+                try:
+                    client.post(f"{self.url}/completion", json=body).raise_for_status()
+                except httpx.HTTPError as error:
+                    self.faults.append(repr(error))
+                else:
+                    self.answers += 1
+
+
+@pytest.mark.timeout(120)
+def test_an_agent_that_is_killed_leaves_its_engine_serving_and_the_next_adopts_it(
+    fleet: Fleet, llama: Build, tiny: Path
+) -> None:
+    port = free_port()
+    fleet.want(served(fleet, tiny))
+    fleet.control("cp1", port, "leader 1")
+    fleet.write(f"http://127.0.0.1:{port}", extra=engine_file(llama))
+    first = fleet.agent()
+    replica = fleet.replica("ready")
+    client = Client(f"http://127.0.0.1:{replica['ports']['api']}")
+    client.start()
+
+    first.kill()
+    before = client.answers
+    until(lambda: client.answers > before + 2, "the engine answers without its agent")
+    fleet.agent()
+    adopted = until(
+        lambda: (one := fleet.replica("ready")) and one.get("adopted") and one,
+        "adopted",
+    )
+    fleet.connected(port)
+    before = client.answers
+    until(lambda: client.answers > before + 2, "the engine answers under the next one")
+    client.done.set()
+    client.join()
+
+    assert adopted["pid"] == replica["pid"]
+    assert adopted["ports"] == replica["ports"]
+    assert client.faults == []
+
+
+@pytest.mark.timeout(120)
+def test_the_leader_dies_and_the_agent_is_with_the_next_and_the_engine_untouched(
+    fleet: Fleet, llama: Build, tiny: Path
+) -> None:
+    """Over TLS, with certificates of the project's own making."""
+    pki = fleet.folder / "pki"
+    run_pki(pki, "init")
+    for name in ("cp1", "cp2", "n1"):
+        run_pki(pki, "issue", name, "--san", "127.0.0.1")
+    one, two = free_port(), free_port()
+    fleet.want(served(fleet, tiny))
+    standby = fleet.control("cp1", one, "standby", *tls(pki, "cp1"))
+    leader = fleet.control("cp2", two, "leader 1", *tls(pki, "cp2"))
+    extra = engine_file(llama)
+    extra += f'[tls]\ncert_file = "{pki}/n1.crt"\nkey_file = "{pki}/n1.key"\n'
+    extra += f'ca_file = "{pki}/ca.crt"\n'
+    fleet.write(f"https://127.0.0.1:{one}", f"https://127.0.0.1:{two}", extra=extra)
+    fleet.agent()
+    fleet.connected(two)
+    replica = fleet.replica("ready")
+
+    fleet.role("cp1", "leader 2")
+    leader.kill()
+    link = fleet.connected(one)
+
+    again = fleet.replica("ready")
+    assert link["epoch"] == 2
+    assert (again["pid"], again.get("restarts", 0)) == (replica["pid"], 0)
+    assert standby.said
+
+
+def run_pki(folder: Path, *words: str) -> None:
+    subprocess.run(
+        llmgw("pki", "--dir", folder, *words),
+        check=True,
+        capture_output=True,
+    )
+
+
+def tls(pki: Path, name: str) -> list[str]:
+    options = ["--tls-cert", f"{pki}/{name}.crt", "--tls-key", f"{pki}/{name}.key"]
+    return [*options, "--tls-ca", f"{pki}/ca.crt"]
+
+
+def test_the_demo_answers_once_and_leaves_nothing_running(
+    tmp_path: Path, llama: Build, tiny: Path
+) -> None:
+    done = subprocess.run(
+        llmgw(
+            *("up", "--demo", "--once", "--model", tiny),
+            *("--state-dir", tmp_path / "up", "--socket", tmp_path / "agent.sock"),
+        ),
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PATH": f"{Path(llama.binary).parent}:{os.environ['PATH']}"},
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "answer" in done.stdout
+    assert not any(alive(pid) for pid in pids_of(str(tmp_path)))
+
+
+def pids_of(text: str) -> list[int]:
+    """Processes that have *text* on their command line."""
+    found: list[int] = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if text in (folder / "cmdline").read_text():
+                found.append(int(folder.name))
+        except OSError:
+            pass
+    return found

@@ -1,0 +1,160 @@
+"""What a person on the node does, and what a restart or a reboot makes of it."""
+
+import signal
+
+import pytest
+
+from llmgw.agent.door import ask
+from tests.e2e.fleet import Fleet, alive, free_port, until
+
+
+def file_of(fleet: Fleet, port: int, extra: str = "") -> None:
+    fleet.write(f"http://127.0.0.1:{port}", extra=fleet.engine_file() + extra)
+
+
+def replica(name: str = "a", generation: int = 1) -> dict[str, object]:
+    return {"id": name, "generation": generation, "engine": "command"}
+
+
+@pytest.fixture
+def port(fleet: Fleet) -> int:
+    found = free_port()
+    fleet.control("cp1", found, "leader 1")
+    return found
+
+
+def test_a_drained_node_starts_nothing_also_after_a_restart(
+    fleet: Fleet, port: int
+) -> None:
+    """T60."""
+    file_of(fleet, port)
+    agent = fleet.agent()
+    fleet.connected(port)
+    list(ask(fleet.socket, "drain"))
+    agent.kill()
+    fleet.want(replica())
+    fleet.agent()
+    fleet.connected(port)
+    until(lambda: (fleet.status() or {}).get("rev_applied"), "the wish is known")
+    status = fleet.status() or {}
+
+    assert status["draining"]
+    assert status["replicas"] == []
+    list(ask(fleet.socket, "undrain"))
+    assert fleet.replica("ready")
+
+
+def test_a_drain_ends_at_its_limit(fleet: Fleet, port: int) -> None:
+    """T18."""
+    file_of(fleet, port)
+    fleet.want(replica())
+    fleet.agent()
+    pid = fleet.replica("ready")["pid"]
+
+    list(ask(fleet.socket, "drain", stop_after=0.2))
+
+    fleet.replica("stopped")
+    assert not alive(pid)
+
+
+def test_a_person_stops_a_replica_and_it_stays_stopped_until_wanted_otherwise(
+    fleet: Fleet, port: int
+) -> None:
+    file_of(fleet, port)
+    fleet.want(replica())
+    agent = fleet.agent()
+    fleet.replica("ready")
+    list(ask(fleet.socket, "stop", replica="a"))
+    fleet.replica("stopped")
+    agent.kill()
+    fleet.agent()
+    fleet.connected(port)
+    until(lambda: (fleet.status() or {}).get("rev_applied"), "the wish is known")
+    assert (fleet.status() or {})["replicas"] == []
+
+    fleet.want(replica(generation=2))
+
+    assert fleet.replica("ready")["generation"] == 2
+
+
+def test_sigterm_leaves_engines_and_on_stop_stops_them(fleet: Fleet, port: int) -> None:
+    """T13, T50: the agent says goodbye, and the engine is there for the next one."""
+    file_of(fleet, port)
+    fleet.want(replica())
+    agent = fleet.agent()
+    pid = fleet.replica("ready")["pid"]
+
+    assert agent.kill(signal.SIGTERM) == 0
+    assert alive(pid)
+    file_of(fleet, port, '[supervisor]\non_stop = "stop"\n')
+    agent = fleet.agent()
+    assert fleet.replica("ready")["pid"] == pid
+    assert agent.kill(signal.SIGTERM) == 0
+    assert not alive(pid)
+
+
+def test_after_a_reboot_without_a_control_plane_what_was_wanted_starts(
+    fleet: Fleet,
+) -> None:
+    port = free_port()
+    control = fleet.control("cp1", port, "leader 1")
+    file_of(fleet, port)
+    fleet.want(replica())
+    agent = fleet.agent()
+    first = fleet.replica("ready")["pid"]
+    control.kill()
+    agent.kill()
+    fleet.kill_engine(first)
+
+    fleet.agent()
+
+    assert fleet.replica("ready")["pid"] != first
+
+
+def test_a_wish_that_went_away_meanwhile_is_stopped_by_the_leaders_word_only(
+    fleet: Fleet,
+) -> None:
+    """T58: the engine outlives a disconnected restart, and ends with a snapshot."""
+    port = free_port()
+    control = fleet.control("cp1", port, "leader 1")
+    file_of(fleet, port)
+    fleet.want(replica())
+    agent = fleet.agent()
+    pid = fleet.replica("ready")["pid"]
+    agent.kill()
+    control.kill()
+    fleet.want()
+    fleet.agent()
+    assert fleet.replica("ready")["pid"] == pid
+
+    fleet.control("cp1", port, "leader 2")
+
+    fleet.replica("stopped")
+    assert not alive(pid)
+
+
+def test_a_reload_takes_what_it_can_and_a_wrong_file_changes_nothing(
+    fleet: Fleet, port: int
+) -> None:
+    file_of(fleet, port)
+    fleet.want(replica())
+    agent = fleet.agent()
+    pid = fleet.replica("ready")["pid"]
+    second = free_port()
+    fleet.control("cp2", second, "leader 2")
+
+    (fleet.folder / "agent.toml").write_text("sevrers = 1\n")
+    agent.send(signal.SIGHUP)
+    until(lambda: "reload" in codes(fleet), "the wrong file is said")
+    assert fleet.connected(port)
+    file_of(fleet, second)
+    agent.send(signal.SIGHUP)
+
+    assert fleet.connected(second)
+    assert "reload" not in codes(fleet)
+    assert fleet.replica("ready")["pid"] == pid
+
+
+def codes(fleet: Fleet) -> set[str]:
+    status = fleet.status() or {"problems": []}
+    return {problem["code"] for problem in status["problems"]}
