@@ -182,6 +182,8 @@ class Agent:
         while True:
             seen, status = await link.status.newer_than(seen)
             self._systemd.status(_said(status))
+            # Counts for a replica's stop_after: a session, not an attempt at one.
+            self.supervisor.connected(status.state == "connected")
 
     # Reconciling -----------------------------------------------------------------
 

@@ -16,7 +16,7 @@ import logging
 import random
 import signal
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,7 +53,6 @@ class Tools:
     state_dir: Path
     adopt_ready_timeout: float
     changed: Callable[[], None]
-    fell: "Callable[[Keeper, Ended], Awaitable[None]]"
 
 
 class CannotBe(Exception):
@@ -84,8 +83,6 @@ class Keeper:
         self._life = anyio.CancelScope()
         self._is_unwanted = bool(entry and entry.stopping)
         self._reason_to_stop: str | None = None
-        self._watch: Watch | None = None
-        self.is_falling = False
         self._log_start = 0
         self._restarts = entry.restarts if entry else 0
         self._state: wire.State = "starting" if entry else "pending"
@@ -147,16 +144,6 @@ class Keeper:
             self._policy = self._new_policy(order)
         self.order = order
 
-    @property
-    def group(self) -> str | None:
-        return self.order.group if self.order else None
-
-    def bring_down(self, reason: str) -> None:
-        """Its group is down: it ends too, and is started again with the others."""
-        if self._watch:
-            self.is_falling = True
-            self._watch.give_up(reason)
-
     def park(self, reason: str) -> None:
         """Instead of `run`: it is wanted, and not to be started now."""
         self._become("stopped", reason)
@@ -192,9 +179,6 @@ class Keeper:
                 await run_sync(self._tools.ledger.forget, self.id)
                 self._become("stopped", ended.reason)
                 return
-            if self.order.group:
-                self._become("backoff", ended.reason)
-                await self._tools.fell(self, ended)
             again = self._policy.ended(ended.served)
             self._restarts += 1
             wait = jittered(again.wait, random.random())  # noqa: S311 -- spreads, hides nothing
@@ -221,7 +205,6 @@ class Keeper:
                 return Ended(str(error))
         ended = await self._watched()
         self._engine = None
-        self.is_falling = False
         self._give_ports_back()
         return ended
 
@@ -293,7 +276,7 @@ class Keeper:
         assert self._engine
         assert self._launch
         settings = self._tools.settings
-        self._watch = Watch(
+        watch = Watch(
             self._engine,
             self._launch,
             self._log,
@@ -308,8 +291,7 @@ class Keeper:
             interval=settings.health_interval,
             seen=self._seen,
         )
-        ended = await self._watch.until_ended(self._log_start, settings.stop_grace)
-        self._watch = None
+        ended = await watch.until_ended(self._log_start, settings.stop_grace)
         self._exit = ended.exit
         return ended
 
@@ -336,7 +318,6 @@ class Keeper:
     async def _end(self) -> None:
         """Not to be interrupted: half a stop would leave a GPU held."""
         with anyio.CancelScope(shield=True):
-            self.is_falling = False
             if self._engine and self._launch:
                 self._become("stopping", self._reason_to_stop)
                 await self._amend(stopping=True)

@@ -19,8 +19,7 @@ class Order:
     what is missing. An EngineError from it is final: the replica is `failed`; so is a
     WeightsError that says so. *port*: the number wanted for the first of *ports*.
     *stop_after*: seconds without a control plane after which it is stopped; None: as
-    the node's own file says. *group*: the engine that it is a part of; when one part is
-    down, all on this node are, and start again together.
+    the node's own file says.
     """
 
     id: str
@@ -32,4 +31,3 @@ class Order:
     host: str = "127.0.0.1"
     restart: wire.Restart | None = None
     stop_after: float | None = None
-    group: str | None = None

@@ -22,7 +22,6 @@ from llmgw.supervisor.order import Order
 from llmgw.supervisor.ports import Ports
 from llmgw.supervisor.process import Processes
 from llmgw.supervisor.systemd import Units
-from llmgw.supervisor.watch import Ended
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +92,6 @@ class Supervisor:
                 state_dir=self._state_dir,
                 adopt_ready_timeout=self._adopt_ready_timeout,
                 changed=self._tell,
-                fell=self._fell,
             )
             await self._adopt(backends)
             group.start_soon(reaper.run, self._is_held)
@@ -248,26 +246,6 @@ class Supervisor:
                     soonest = min(soonest, left)
             with anyio.move_on_after(soonest):
                 await self.changed.newer_than(seen)
-
-    # Groups -------------------------------------------------------------------------
-
-    async def _fell(self, keeper: Keeper, ended: Ended) -> None:
-        """Half an engine is none: brings the rest of its group down.
-
-        Returns once all of it is, so that they start again together.
-        """
-        others = [
-            other
-            for other in self._keepers.values()
-            if other is not keeper and other.group == keeper.group
-        ]
-        if not ended.was_told:
-            why = ended.reason.partition("\n")[0]
-            for other in others:
-                other.bring_down(f"{keeper.id} of its group is down: {why}")
-        seen = self.changed.number
-        while any(other.is_falling for other in others):
-            seen, _ = await self.changed.newer_than(seen)
 
     # Small things -------------------------------------------------------------------
 

@@ -25,19 +25,15 @@ EFFORT_INTERVAL = 1.0
 
 @dataclass
 class Ended:
-    """How one run of the engine ended. *served*: seconds it was ready; None: never.
-
-    *was_told*: nothing was wrong with it, another part of its group is down.
-    """
+    """How one run of the engine ended. *served*: seconds it was ready; None: never."""
 
     reason: str
     exit: wire.Exit | None = None
     served: float | None = None
-    was_told: bool = False
 
 
 class Watch:
-    """*seen* is told of each verdict. `give_up` ends it from another task."""
+    """*seen* is told of each verdict."""
 
     def __init__(
         self,
@@ -62,18 +58,11 @@ class Watch:
         self._effort: tuple[int, ...] = ()
         self._effort_at = 0.0
         self._ooms: int | None = None
-        self._given_up = anyio.Event()
-        self._why = ""
-
-    def give_up(self, why: str) -> None:
-        """The engine is to be ended and started again, for a reason not its own."""
-        self._why = why
-        self._given_up.set()
 
     async def until_ended(self, log_start: int, grace: float) -> Ended:
         """Returns when nothing of it is left. Cancelled, it leaves the engine alone."""
         self._log_start = log_start
-        ended = await race(self._exited, self._judged, self._told)
+        ended = await race(self._exited, self._judged)
         if self._ready_since is not None:
             ended.served = time.monotonic() - self._ready_since
         elif self._judge.was_ready:
@@ -89,10 +78,6 @@ class Watch:
             held_to = f" (memory.max {limit >> 20} MiB)" if limit else ""
             ended.reason = f"out of memory{held_to}: {ended.reason}"
         return ended
-
-    async def _told(self) -> Ended:
-        await self._given_up.wait()
-        return Ended(self._why, was_told=True)
 
     async def _exited(self) -> Ended:
         exit = await self._engine.exited()

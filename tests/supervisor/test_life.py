@@ -4,7 +4,6 @@ import os
 import signal
 from pathlib import Path
 
-import anyio
 import pytest
 
 from llmgw.errors import EngineError
@@ -159,33 +158,3 @@ async def test_stop_all_returns_when_nothing_runs(state_dir: Path) -> None:
         for pid in pids:
             assert pid
             await gone(pid)
-
-
-async def test_when_one_of_a_group_dies_all_are_started_again_together(
-    state_dir: Path,
-) -> None:
-    """T90: and one that is not of the group is left alone."""
-    async with node(state_dir, stop_grace=2.0) as here:
-        for number in range(3):
-            slow = ("--term-takes", "0.5") if number == 2 else ()
-            here.supervisor.want(order(f"fake-{number}", *slow, group="g"))
-        here.supervisor.want(order("alone"))
-        ids = ["fake-0", "fake-1", "fake-2"]
-        before = {id: (await here.state("ready", id)).pid for id in ids}
-        alone = await here.state("ready", "alone")
-        assert before["fake-0"]
-        os.kill(before["fake-0"], signal.SIGKILL)
-        down = await here.until(lambda s: bool(s.reason), "fake-1")
-        while here.status("fake-2").pid == before["fake-2"]:
-            for id in ids[:2]:
-                assert here.status(id).pid in (None, before[id])
-            await anyio.sleep(0.01)
-        for id in ids:
-            await here.until(
-                lambda s, old=before[id]: s.state == "ready" and s.pid != old, id
-            )
-
-        assert "fake-0 of its group is down: killed by SIGKILL" in (down.reason or "")
-        assert {here.status(id).restarts for id in ids} == {1}
-        assert here.status("alone").pid == alone.pid
-        await here.supervisor.stop_all()
