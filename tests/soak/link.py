@@ -174,13 +174,23 @@ class Soak:
         leader.standby = True
         self.lead(self.other(leader))
         await anyio.sleep(self.dice.random())
-        await self.group.start(leader.run)
+        await self.back(leader)
+
+    async def back(self, one: ControlPlane) -> None:
+        # The node dials the closed port all the while, and the kernel may give that
+        # very port to one of its own connections for a moment.
+        with anyio.fail_after(WITHIN):
+            while True:
+                try:
+                    return await self.group.start(one.run)
+                except OSError:
+                    await anyio.sleep(0.1)
 
     async def restarts(self, leader: ControlPlane) -> None:
         leader.die()
         leader.standby = True
         await anyio.sleep(self.dice.random() * 2)
-        await self.group.start(leader.run)
+        await self.back(leader)
         self.lead(leader)
 
     async def steps_down(self, leader: ControlPlane) -> None:
