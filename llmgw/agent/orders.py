@@ -6,7 +6,7 @@ installed meanwhile, and its CPU share is that of the moment.
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -16,10 +16,10 @@ from msgspec import Struct
 
 from llmgw import engines
 from llmgw.config import keys
-from llmgw.engines import installed, threads
+from llmgw.engines import group, installed, threads
 from llmgw.engines.place import Build, Place
 from llmgw.errors import EngineError
-from llmgw.reconcile import Keep, Start
+from llmgw.reconcile import Keep, Start, restart
 from llmgw.supervisor.launch import Launch
 from llmgw.supervisor.supervisor import Order
 from llmgw.wire import Model, Progress, Replica
@@ -55,11 +55,16 @@ class Orders:
     """Writes orders with the node's settings; `config` may be set anew at any time."""
 
     def __init__(
-        self, config: keys.Config, weights: Fetcher, here: Callable[[], Here]
+        self,
+        config: keys.Config,
+        weights: Fetcher,
+        here: Callable[[], Here],
+        settled: Callable[[str | None], Awaitable[None]],
     ) -> None:
         self.config = config
         self._weights = weights
         self._here = here
+        self._settled = settled
 
     def order(self, start: Start | Keep) -> Order:
         """What the supervisor keeps running for *start*, under its name."""
@@ -73,9 +78,9 @@ class Orders:
             digest=start.wanted.digest,
             prepare=partial(self._prepare, replica),
             ports=_ports(replica),
-            port=replica.port,
+            port=_port(replica),
             host=self._here().host,
-            restart=replica.restart,
+            restart=restart(replica),
             stop_after=stop_after,
         )
 
@@ -89,11 +94,17 @@ class Orders:
         config, here = self.config, self._here()
         # Before a byte is fetched: what is not allowed here is not allowed later.
         settings = engines.admit(replica, config.engines)
+        await self._settled(replica.build)
         # A dead file system below engines_dir holds this replica's start, and no more.
         build = await anyio.to_thread.run_sync(
             self._build, replica, abandon_on_cancel=True
         )
         weights = await self._fetch(replica, report)
+        await group.reachable(
+            engines.awaits(replica),
+            report,
+            within=config.supervisor.start_timeout,
+        )
         share = threads.share(
             here.cpus,
             here.cpu_replicas,
@@ -177,3 +188,11 @@ def _ports(replica: Replica) -> tuple[str, ...]:
         return engines.ports(replica)
     except EngineError:
         return ("api",)
+
+
+def _port(replica: Replica) -> int | None:
+    """The number that was agreed on for the first of them."""
+    try:
+        return engines.port(replica)
+    except EngineError:  # of a group that contradicts itself; refused when prepared
+        return replica.port

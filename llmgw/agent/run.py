@@ -28,6 +28,8 @@ from llmgw.aio import Latest
 from llmgw.config.changes import changes
 from llmgw.discovery import node
 from llmgw.engines import threads
+from llmgw.engines.group import fabric_hcas
+from llmgw.engines.provision import Provision
 from llmgw.errors import EngineError, LlmgwError
 from llmgw.reconcile import Action, Running, Start, Stop, plan
 from llmgw.session.link import Link
@@ -65,13 +67,15 @@ class Agent:
             Path(config.weights_cache or ""),
             tuple(map(Path, config.model_dirs)),
         )
+        self.provision = Provision(Path(config.engines_dir), config.engines)
         self.view = View(config, self.supervisor, self.inventory, node.interface_of)
+        self.view.build_problems = self.provision.problems
         self.link = self._link()
         self.desired: Desired | None = None
         self.drain = kept.read(self.state_dir / kept.DRAIN, kept.Drain)
         self.stopped = kept.read(self.state_dir / kept.STOPPED, kept.Stopped)
         self._drained_since: float | None = None
-        self._orders = Orders(config, self.weights, self._here)
+        self._orders = Orders(config, self.weights, self._here, self.provision.settled)
         self._read = read
         self._systemd = Systemd()
         self._news = Latest(0)
@@ -90,9 +94,11 @@ class Agent:
             await group.start(self.supervisor.run)
             group.start_soon(self.inventory.run)
             group.start_soon(self.weights.run)
+            group.start_soon(self.provision.run)
             group.start_soon(self._reconcile)
             group.start_soon(self._follow, self.supervisor.changed)
             group.start_soon(self._follow, self.inventory.changed)
+            group.start_soon(self._follow, self.provision.changed)
             group.start_soon(self._keep_link)
             self._systemd.ready()
             log.info("agent ready node_id=%s", self.resolved.config.node_id)
@@ -175,6 +181,7 @@ class Agent:
             seen, desired = await link.desired.newer_than(seen)
             if desired is not None and not (desired.kept and self.desired):
                 self.desired = desired
+                self.provision.wanted.set(desired.builds)
                 self.touch()
 
     async def _tell_status(self, link: Link) -> None:
@@ -228,6 +235,7 @@ class Agent:
                 status.spec_digest,
                 status.state,
                 gpus.get(status.spec_digest, ()),
+                is_adopted=status.adopted,
             )
             for status in self.supervisor.statuses()
         )
@@ -267,7 +275,7 @@ class Agent:
             interface=status.mgmt_interface or config.mgmt_interface,
             cpus=self.inventory.cpus(),
             cpu_replicas=sum(threads.is_cpu_replica(one.replica) for one in wanted),
-            hcas={fabric.name: fabric.hcas for fabric in config.fabrics},
+            hcas={fabric.name: fabric_hcas(fabric) for fabric in config.fabrics},
             gpus=self.inventory.gpu_numbers(),
         )
 

@@ -32,6 +32,7 @@ class View:
         self.rev_applied: int | None = None
         self.answers: dict[str, Answer] = {}
         self.own_problems: dict[str, Problem] = {}
+        self.build_problems: Callable[[], tuple[Problem, ...]] = tuple
         self._supervisor = supervisor
         self._inventory = inventory
         self._interface = interface
@@ -74,6 +75,7 @@ class View:
             *self.own_problems.values(),
             *self._supervisor.problems(),
             *self._inventory.problems(),
+            *self.build_problems(),
         )
 
     def interface(self, address: str) -> str | None:
