@@ -4,7 +4,7 @@ JOBS ?= 2
 
 .PHONY: help demo test lint generate vm-lite bench fuzz clean lock
 help:  ## show this
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 .venv/.run: requirements.lock packaging/bootstrap.py
 	@python3 packaging/bootstrap.py
@@ -30,13 +30,22 @@ generate: .venv/.dev  ## write what is made from config.py: the schema, the docs
 	$(PY) -m llmgw schema --format json-schema > nixos-module/schema.json
 	$(PY) -m llmgw schema --format markdown > docs/configuration.md
 	$(PY) -m llmgw schema --format example-toml > docs/agent.example.toml
-	$(PY) packaging/generate.py
+	@if command -v nix-instantiate >/dev/null; then $(PY) packaging/generate.py; \
+	else echo "not written: units and nodes from the NixOS module (apt install nix-bin)"; fi
 
 vm-lite:  ## the VM tests on systemd-nspawn guests, as root; TESTS='failover adoption' for some
 	python3 vm-tests/lite $(TESTS)
 
-bench: .venv/.dev  ## speed and memory, as ratios in one run
-	$(PY) -m tests.bench
+bench: bench-link bench-supervisor bench-weights bench-discovery bench-threads  ## speed and memory, as ratios in one run; bench-link for one, BENCH='--repeats 5'
+
+bench-%: .venv/.dev
+	$(PY) -m tests.bench.$* $(BENCH)
+
+soak-%: .venv/.dev  ## soak-link, soak-engines, soak-weights: random faults for long; SOAK='--minutes 60'
+	$(PY) -m tests.soak.$* $(SOAK)
+
+fuzz: .venv/.dev  ## throw files at the loader; FUZZ='--seconds 600'
+	$(PY) -m tests.fuzz.config $(FUZZ)
 
 lock: .venv/.dev  ## newest versions into the lock files
 	.venv/bin/pip install --quiet uv
