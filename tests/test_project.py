@@ -40,9 +40,7 @@ def test_every_error_is_in_the_picture_and_raised_somewhere() -> None:
     }
 
     assert {name for name in classes if name not in picture} == set()
-    assert {
-        name for name in classes - parents if f"{name}(" not in source
-    } == set()
+    assert {name for name in classes - parents if f"{name}(" not in source} == set()
 
 
 @pytest.mark.parametrize("command", names())
