@@ -34,6 +34,7 @@ from llmgw.weights.order import (
     answer,
     line,
 )
+from llmgw.weights.sources import masked
 from llmgw.wire import Progress
 
 log = logging.getLogger(__name__)
@@ -90,6 +91,11 @@ class Weights:
         self._asked = anyio.Event()
         self._cache = cache
         self._held: Latest[tuple[str, ...] | None] = Latest(None)
+
+    @property
+    def fetching(self) -> dict[str, Progress | None]:
+        """What is being fetched, by source without its secrets; None: just begun."""
+        return {masked(wish.source): wish.latest for wish in self._wishes.values()}
 
     async def hold(self, sources: Iterable[str]) -> None:
         """Say what the replicas of this node use, all of it: it is not evicted.

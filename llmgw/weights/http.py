@@ -153,6 +153,11 @@ class Client:
                     response.headers["X-Linked-ETag"] = linked
                 if response.status >= http.HTTPStatus.BAD_REQUEST:
                     self._refuse(response, url)
+                encoding = response.headers.get("Content-Encoding", "identity")
+                if encoding != "identity":
+                    # It was not asked for, and its bytes are not those of the file.
+                    self.drop(url)
+                    raise Denied(f"the server sends it encoded as {encoding}")
                 return response, url
             where = response.headers.get("Location")
             self._discard(response, url)

@@ -87,6 +87,7 @@ class File:
     unframed: bool = False
     says_sha256: str | None = None
     digests: bool = False
+    encoding: str | None = None
     rate: float | None = None
     # How many requests a signature in the query is honoured for.
     good_for: int | None = None
@@ -329,6 +330,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.send_header("Content-Range", f"bytes {request.start}-{last}/{size}")
         if request.status == 416:
             self.send_header("Content-Range", f"bytes */{size}")
+        if file.encoding:
+            self.send_header("Content-Encoding", file.encoding)
         if file.etag:
             self.send_header("ETag", file.etag)
         if file.digests and request.status == 206:

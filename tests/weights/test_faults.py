@@ -134,3 +134,15 @@ async def test_a_body_of_unknown_length_needs_a_digest(
         path = await weights.ensure(server.url("/model"), digest, ignore)
 
     assert path.read_bytes() == content
+
+
+async def test_a_body_that_was_compressed_on_the_way_is_not_the_file(
+    tmp_path: Path, server: WeightsServer
+) -> None:
+    server.put("/model", noise(1000)).encoding = "gzip"
+
+    async with asking(tmp_path) as weights:
+        with pytest.raises(WeightsError, match="gzip") as refused:
+            await weights.ensure(server.url("/model"), None, ignore)
+
+    assert refused.value.final

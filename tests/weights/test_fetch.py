@@ -140,7 +140,9 @@ async def test_nobody_waiting_ends_the_transfer_and_keeps_what_came(
 
             group.start_soon(ask)
             await came.wait()
+            assert list(weights.fetching) == [server.url("/model")]
             group.cancel_scope.cancel()
+        assert not weights.fetching
         before = len(server.requests)
         file.rate = None
         path = await weights.ensure(server.url("/model"), None, ignore)
