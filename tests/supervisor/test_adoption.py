@@ -17,7 +17,7 @@ from anyio.to_thread import run_sync
 from llmgw.errors import EngineError
 from llmgw.supervisor.launch import Launch
 from llmgw.supervisor.ledger import REPLICA, TAG, Entry, Identity, Ledger
-from tests.supervisor.conftest import gone, is_alive, living, node, order
+from tests.supervisor.conftest import fact, gone, is_alive, living, node, order
 
 Change = dict[str, Any]
 
@@ -338,3 +338,17 @@ def _agent(state_dir: Path) -> subprocess.Popen[bytes]:
     assert agent.stdout.readline() == b"asked\n"
     agent.stdout.close()
     return agent
+
+
+async def test_a_stop_is_in_the_ledger_before_the_engine_is_asked(
+    state_dir: Path,
+) -> None:
+    """An agent killed half-way through it leaves word for the next."""
+    path = state_dir / "ledger" / "fake-0.json"
+    async with node(state_dir) as here:
+        here.supervisor.want(order("fake-0", "--term-takes", "1"))
+        await here.state("ready")
+        here.supervisor.unwant("fake-0")
+        await fact(lambda: b'"stopping":true' in path.read_bytes())
+        assert here.status().state == "stopping"
+        await here.state("stopped")
