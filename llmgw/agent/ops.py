@@ -57,6 +57,9 @@ class Ops:
                 "since": anyio.current_time() - link.since,
             },
             "draining": agent.view.draining,
+            "engines_held": agent.supervisor.mode,
+            "file": agent.resolved.file,
+            "fetching": msgspec.to_builtins(agent.weights.fetching),
             "rev_applied": agent.view.rev_applied,
             "replicas": msgspec.to_builtins(agent.view.statuses()),
             "problems": msgspec.to_builtins(

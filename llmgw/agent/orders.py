@@ -6,7 +6,7 @@ installed meanwhile, and its CPU share is that of the moment.
 """
 
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -64,7 +64,12 @@ class Orders:
         self.config = config
         self._weights = weights
         self._here = here
+        self._cpusets: dict[str, tuple[int, ...]] = {}
         self._settled = settled
+
+    def keep_only(self, ids: Collection[str]) -> None:
+        """The CPUs of replicas that are not among *ids* are free for others."""
+        self._cpusets = {i: cpus for i, cpus in self._cpusets.items() if i in ids}
 
     def order(self, start: Start | Keep) -> Order:
         """What the supervisor keeps running for *start*, under its name."""
@@ -110,7 +115,10 @@ class Orders:
             here.cpu_replicas,
             override=config.engines.llamacpp.threads,
             asked=replica.cpus,
+            taken=[c for name, c in self._cpusets.items() if name != replica.id],
         )
+        if share.cpuset is not None and threads.is_cpu_replica(replica):
+            self._cpusets[replica.id] = share.cpuset
         fabric = replica.group.fabric if replica.group else None
         place = Place(
             settings=settings,
@@ -141,13 +149,8 @@ class Orders:
 
     async def _fetch(self, replica: Replica, report: Report) -> dict[str, str]:
         """Where each of the replica's files lies, by source."""
-        files = [model for model in (replica.model, replica.mmproj) if model]
-        files += [
-            Model(name=lora.source, source=lora.source, digest=lora.digest)
-            for lora in replica.lora
-        ]
         found: dict[str, str] = {}
-        for model in files:
+        for model in files_of(replica):
             source = model.source or model.path or ""
             if model.path:
                 found[source] = await anyio.to_thread.run_sync(
@@ -178,6 +181,15 @@ class Orders:
     def _model_dirs(self) -> tuple[str, ...]:
         cache = self.config.weights_cache
         return (*self.config.model_dirs, *((cache,) if cache else ()))
+
+
+def files_of(replica: Replica) -> tuple[Model, ...]:
+    """All the weights that it needs."""
+    loras = (
+        Model(name=lora.source, source=lora.source, digest=lora.digest)
+        for lora in replica.lora
+    )
+    return (*filter(None, (replica.model, replica.mmproj)), *loras)
 
 
 def _ports(replica: Replica) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from llmgw import version
 from llmgw.agent import kept
 from llmgw.agent.inventory import Inventory
 from llmgw.agent.notify import Systemd
-from llmgw.agent.orders import Here, Orders
+from llmgw.agent.orders import Here, Orders, files_of
 from llmgw.agent.resolve import Resolved
 from llmgw.agent.view import View
 from llmgw.aio import Latest
@@ -79,6 +79,7 @@ class Agent:
         self._read = read
         self._systemd = Systemd()
         self._news = Latest(0)
+        self._said = Latest[Desired | None](None)
         self._relink = anyio.Event()
         self._leaving = anyio.Event()
 
@@ -95,6 +96,7 @@ class Agent:
             group.start_soon(self.inventory.run)
             group.start_soon(self.weights.run)
             group.start_soon(self.provision.run)
+            group.start_soon(self._hold_weights)
             group.start_soon(self._reconcile)
             group.start_soon(self._follow, self.supervisor.changed)
             group.start_soon(self._follow, self.inventory.changed)
@@ -182,7 +184,19 @@ class Agent:
             if desired is not None and not (desired.kept and self.desired):
                 self.desired = desired
                 self.provision.wanted.set(desired.builds)
+                self._orders.keep_only({one.replica.id for one in desired.wanted})
                 self.touch()
+                if not desired.kept:
+                    self._said.set(desired)
+
+    async def _hold_weights(self) -> None:
+        """Tell what must not be evicted. On its own: the cache may be a dead filer."""
+        seen = self._said.number
+        while True:
+            seen, desired = await self._said.newer_than(seen)
+            assert desired is not None
+            models = [m for one in desired.wanted for m in files_of(one.replica)]
+            await self.weights.hold(m.source for m in models if m.source)
 
     async def _tell_status(self, link: Link) -> None:
         seen = -1
@@ -203,6 +217,8 @@ class Agent:
         seen = news.number
         while True:
             seen, _ = await news.newer_than(seen)
+            for replica, text in self.view.news():
+                self.link.events.add("replica", text, replica=replica)
             self.touch()
 
     async def _reconcile(self) -> None:

@@ -30,6 +30,7 @@ class View:
         self.drained_by_person = False
         self.drained_by_control = False
         self.rev_applied: int | None = None
+        self._states: dict[str, str] = {}
         self.answers: dict[str, Answer] = {}
         self.own_problems: dict[str, Problem] = {}
         self.build_problems: Callable[[], tuple[Problem, ...]] = tuple
@@ -63,6 +64,17 @@ class View:
             if name not in found or _weight(status) > _weight(found[name]):
                 found[name] = msgspec.structs.replace(status, id=name)
         return tuple(found.values())
+
+    def news(self) -> tuple[tuple[str, str], ...]:
+        """Since it was asked last: replicas in another state, and what that is."""
+        before = self._states
+        now = {one.id: one for one in self.statuses()}
+        self._states = {name: one.state for name, one in now.items()}
+        return tuple(
+            (name, f"{one.state}: {one.reason}" if one.reason else one.state)
+            for name, one in now.items()
+            if before.get(name) != one.state
+        )
 
     def load(self) -> Load:
         return self._inventory.load()

@@ -44,6 +44,7 @@ def lines(status: dict[str, Any]) -> list[str]:
     where = f" to {link['server']}" if link.get("server") else ""
     said = [
         f"node      {status['node_id']} (llmgw {status['version']})",
+        f"engines   {status['engines_held']}",
         f"link      {link['state']}{where} for {span(link['since'])}",
     ]
     if link.get("mgmt_addr"):
@@ -52,6 +53,8 @@ def lines(status: dict[str, Any]) -> list[str]:
     said += [f"passed    {url}: {why}" for url, why in link.get("tried", {}).items()]
     if status["draining"]:
         said.append("draining  nothing new is started; `llmgw undrain` ends it")
+    for source, progress in status["fetching"].items():
+        said.append(f"fetching  {source}" + (f" {share(progress)}" if progress else ""))
     said += [_replica(replica) for replica in status["replicas"]]
     if not status["replicas"]:
         said.append("replicas  none")

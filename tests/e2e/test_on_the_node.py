@@ -1,7 +1,9 @@
 """What a person on the node does, and what a restart or a reboot makes of it."""
 
 import signal
+import socket
 
+import httpx
 import pytest
 
 from llmgw.agent.door import ask
@@ -158,3 +160,37 @@ def test_a_reload_takes_what_it_can_and_a_wrong_file_changes_nothing(
 def codes(fleet: Fleet) -> set[str]:
     status = fleet.status() or {"problems": []}
     return {problem["code"] for problem in status["problems"]}
+
+
+def test_the_agent_answers_scrapes_with_what_it_keeps(fleet: Fleet, port: int) -> None:
+    metrics = free_port()
+    file_of(fleet, port, f'[metrics]\nlisten = "127.0.0.1:{metrics}"\n')
+    fleet.want(replica())
+    fleet.agent()
+    fleet.replica("ready")
+
+    with httpx.Client(trust_env=False) as client:
+        page = client.get(f"http://127.0.0.1:{metrics}/metrics").text
+        other = client.get(f"http://127.0.0.1:{metrics}/").status_code
+
+    assert 'llmgw_replica_state{replica="a",state="ready"} 1.0' in page
+    assert "llmgw_link_connected 1.0" in page
+    assert 'llmgw_probe_success{probe="cpu"} 1.0' in page
+    assert other == 404
+
+
+def test_a_metrics_port_that_is_held_is_said_and_served_once_it_is_free(
+    fleet: Fleet, port: int
+) -> None:
+    """T67."""
+    holder = socket.create_server(("127.0.0.1", 0))
+    metrics: int = holder.getsockname()[1]
+    file_of(fleet, port, f'[metrics]\nlisten = "127.0.0.1:{metrics}"\n')
+    fleet.agent()
+    until(lambda: "metrics" in codes(fleet), "the held port is said")
+
+    holder.close()
+
+    until(lambda: "metrics" not in codes(fleet), "it is served")
+    with httpx.Client(trust_env=False) as client:
+        assert client.get(f"http://127.0.0.1:{metrics}/metrics").status_code == 200
