@@ -3,6 +3,7 @@
 import argparse
 import shutil
 import signal
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -164,8 +165,8 @@ class Up:
         door = "" if self._socket == default_path() else f" --socket {self._socket}"
         print("\nwhat to try next:")
         for command in (
-            f"llmgw status{door}",
-            f"llmgw engines logs {site.REPLICA}{door}",
+            f"{_program()} status{door}",
+            f"{_program()} engines logs {site.REPLICA}{door}",
             f"curl http://{status.address}:{status.ports['api']}/v1/models",
         ):
             print(f"  {command}")
@@ -221,6 +222,15 @@ class Up:
                 if left.is_set():
                     scope.cancel()
                 left.set()
+
+
+def _program() -> str:
+    """How a person calls us from where they stand."""
+    beside = Path(sys.executable).with_name("llmgw")
+    if shutil.which("llmgw") or not beside.exists():
+        return "llmgw"
+    here = Path.cwd()
+    return str(beside.relative_to(here) if beside.is_relative_to(here) else beside)
 
 
 def _named(model: str) -> "str | Path":
