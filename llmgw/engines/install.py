@@ -11,6 +11,7 @@ import hashlib
 import os
 import re
 import secrets
+import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -72,9 +73,13 @@ async def download(url: str, to: Path, *, cap: Cap | None = None) -> None:
     if url.startswith("file://"):
         await _copy(Path(url.removeprefix("file://")), to)
         return
+    # The machine's own authorities, as for weights: httpx brings a list of its own.
+    trust = await anyio.to_thread.run_sync(ssl.create_default_context)
     try:
         async with (
-            httpx.AsyncClient(follow_redirects=True, timeout=30) as client,
+            httpx.AsyncClient(
+                follow_redirects=True, timeout=30, verify=trust
+            ) as client,
             client.stream("GET", url, headers=_AS_IT_IS) as response,
             await anyio.open_file(to, "wb") as file,
         ):

