@@ -92,9 +92,13 @@ def _bad(archive: Path, what: str) -> EngineError:
 def _resolves_inside(link: Path, into: Path) -> bool:
     """Only when all links are there can it be said where one leads through others."""
     try:
-        return link.resolve().is_relative_to(into.resolve())
-    except (OSError, RuntimeError):  # a loop of links
+        try:
+            there = link.resolve(strict=True)
+        except FileNotFoundError:
+            there = link.resolve()
+    except (OSError, RuntimeError):  # a loop of links: from 3.13 on only strict says so
         return False
+    return there.is_relative_to(into.resolve())
 
 
 def _entries(archive: Path, opened: ExitStack) -> Iterator[_Entry]:
