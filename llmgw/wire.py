@@ -14,6 +14,9 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 PROTOCOL = 1
 MAX_LINE = 4 * 1024 * 1024
+# What msgspec raises for bytes that are no message: nested too deeply is not among its
+# own errors, and would end whoever reads.
+UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 ID_PATTERN = r"^[a-z0-9][a-z0-9-]{0,62}$"
 
 State = Literal[
@@ -157,7 +160,8 @@ class Snapshot(Message, frozen=True, kw_only=True, tag_field="t", tag="snapshot"
         for number, raw in enumerate(self.replicas):
             try:
                 replica = msgspec.json.decode(raw, type=Replica)
-            except msgspec.ValidationError as error:
+                whole = digest(raw)
+            except UNDECODABLE as error:
                 raise ValueError(f"replicas[{number}]: {error}") from error
             if not re.fullmatch(ID_PATTERN, replica.id):
                 raise ValueError(
@@ -166,7 +170,7 @@ class Snapshot(Message, frozen=True, kw_only=True, tag_field="t", tag="snapshot"
                 )
             if replica.id in found:
                 raise ValueError(f"replicas[{number}]: {replica.id} stands twice")
-            found[replica.id] = Wanted(replica, digest(raw))
+            found[replica.id] = Wanted(replica, whole)
         return tuple(found.values())
 
 
@@ -204,7 +208,7 @@ def decode_line(line: bytes) -> Line | None:
         if kind not in ("snapshot", "ping", "ask", "bye"):
             return None
         return msgspec.json.decode(line, type=Line)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         raise ValueError(str(error)) from error
 
 

@@ -60,3 +60,33 @@ def test_a_message_round_trips() -> None:
     ask = Ask(id="1", kind="log_tail", args={"replica": "a"})
 
     assert decode_line(msgspec.json.encode(ask)) == ask
+
+
+DEEP = b"[" * 100_000 + b"]" * 100_000
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"t":"ping","x":%b}' % DEEP,
+        b'{"t":"snapshot","epoch":1,"rev":1,"replicas":[{"id":"a","x":%b}]}' % DEEP,
+        b'{"t":"ping","x":"\xff"',
+    ],
+    ids=["deep", "deep replica", "cut off"],
+)
+def test_a_line_that_cannot_be_read_is_a_value_error(line: bytes) -> None:
+    """RecursionError is no ValueError: one line of brackets ended the whole agent."""
+    with pytest.raises(ValueError):  # noqa: PT011 -- the words are msgspec's
+        decode_line(line)
+
+
+@pytest.mark.parametrize(
+    "said", [b'"x":1e999', b'"x":"\xff"', b'"engine":"\xff"'], ids=repr
+)
+def test_a_replica_that_cannot_be_read_is_named(said: bytes) -> None:
+    """Also where the fault is in a field that this version skips."""
+    replica = b'{"id":"a","generation":1,"engine":"command",%b}' % said
+    snapshot = Snapshot(epoch=1, rev=1, complete=True, replicas=(msgspec.Raw(replica),))
+
+    with pytest.raises(ValueError, match=r"replicas\[0\]"):
+        snapshot.wanted()

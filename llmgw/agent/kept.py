@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from llmgw import files
 from llmgw.errors import LlmgwError
+from llmgw.wire import UNDECODABLE
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -70,7 +71,7 @@ def read(path: Path, shape: type[T]) -> T | None:
         return msgspec.json.decode(path.read_bytes(), type=shape)
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, *UNDECODABLE) as error:
         log.warning("kept file passed over path=%s error=%s", path, error)
         try:
             path.replace(path.with_name(path.name + ".unreadable"))

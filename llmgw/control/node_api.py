@@ -14,6 +14,7 @@ from llmgw.control.sessions import Session
 from llmgw.control.settings import joined
 from llmgw.wire import (
     PROTOCOL,
+    UNDECODABLE,
     Event,
     Facts,
     Goodbye,
@@ -198,7 +199,7 @@ async def body(request: web.Request, kind: type[T]) -> T:
     """The body of *request* as *kind*; raises the refusal that says what is off."""
     try:
         return msgspec.json.decode(await request.read(), type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         raise refused("malformed", str(error)) from error
 
 

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from llmgw.errors import Refused, Unreachable
-from llmgw.wire import Refusal
+from llmgw.wire import UNDECODABLE, Refusal
 
 T = TypeVar("T")
 
@@ -98,7 +98,7 @@ class Connection:
             return None  # pyright: ignore[reportReturnType]
         try:
             return msgspec.json.decode(got.body, type=answer)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNDECODABLE as error:
             raise Unreachable(
                 f"answers {target} with something else: {error}", where=self.where
             ) from error
@@ -258,7 +258,7 @@ def refusal(answer: Answer, *, where: str, target: str) -> Refused:
     """Why not, in the control plane's words if it has some."""
     try:
         problem = msgspec.json.decode(answer.body, type=Refusal)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNDECODABLE:
         return Refused(f"answers {target} with {answer.status}", where=where)
     seconds = problem.retry_after_s
     if seconds is not None and not (math.isfinite(seconds) and seconds >= 0):

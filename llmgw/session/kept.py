@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from llmgw import files
+from llmgw.wire import UNDECODABLE
 
 NAME = "link.json"
 WANTED = "desired.json"
@@ -59,7 +60,7 @@ def load(state_dir: Path, id_hash: str) -> tuple[Kept, str | None]:
         kept = msgspec.json.decode(path.read_bytes(), type=Kept)
     except FileNotFoundError:
         return anew, None
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, *UNDECODABLE) as error:
         return anew, f"cannot be read ({error}); the highest epoch seen is forgotten"
     if kept.machine != id_hash:
         return anew, "was written on another machine and is not used here"

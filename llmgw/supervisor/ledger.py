@@ -23,6 +23,7 @@ from msgspec import Struct
 from llmgw.errors import EngineError
 from llmgw.supervisor import procfs
 from llmgw.supervisor.launch import Launch
+from llmgw.wire import UNDECODABLE
 
 VERSION = 1
 TAG = "LLMGW_LEDGER"
@@ -151,7 +152,7 @@ class Ledger:
         for path in sorted(self.folder.glob("*.json")):
             try:
                 entries.append(self._read(path))
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, *UNDECODABLE) as error:
                 unreadable.append(Unreadable(path, path.stem, str(error)))
         return entries, unreadable
 
