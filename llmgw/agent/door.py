@@ -18,8 +18,10 @@ import anyio
 import anyio.abc
 import msgspec
 from anyio.streams.buffered import BufferedByteReceiveStream
+from msgspec import UNSET, Struct, UnsetType
 
 from llmgw.errors import LlmgwError
+from llmgw.wire import UNDECODABLE
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +70,7 @@ class Door:
             return await anyio.create_unix_listener(where, mode=0o660)
         except OSError as error:
             raise LlmgwError(
-                f"the agent's socket cannot be made: {error.strerror}",
+                f"the agent's socket cannot be made: {error.strerror or error}",
                 where=where,
                 fix="name another place with --socket PATH",
             ) from error
@@ -96,7 +98,7 @@ class Door:
             TimeoutError,
             anyio.DelimiterNotFound,
             anyio.IncompleteRead,
-            msgspec.DecodeError,
+            *UNDECODABLE,
             KeyError,
             TypeError,
         ):
@@ -160,6 +162,30 @@ def once(answer: Callable[[Request], Awaitable[Any]]) -> Answers:
     return answers
 
 
+class _Error(Struct):
+    what: str
+    where: str = ""
+    fix: str = ""
+
+
+class _Answer(Struct):
+    value: Any = UNSET
+    error: _Error | UnsetType = UNSET
+
+
+def ask_once(path: Path, op: str, **arguments: Any) -> Any:
+    """The one answer to a question that has one; LlmgwError as `ask`, or if the agent
+    ends before it is given: what was asked for may not have been done.
+    """
+    for value in ask(path, op, **arguments):
+        return value
+    raise LlmgwError(
+        "the agent ended before it answered",
+        where=str(path),
+        fix="ask again once it runs",
+    )
+
+
 def ask(
     path: Path, op: str, *, patience: float | None = PATIENCE, **arguments: Any
 ) -> Iterator[Any]:
@@ -174,21 +200,38 @@ def ask(
             door.connect(str(path))
             door.sendall(msgspec.json.encode({"op": op, **arguments}) + b"\n")
             with door.makefile("rb") as lines:
-                yield from map(_value, lines)
+                for line in lines:
+                    yield _value(line, path)
         except TimeoutError as error:
             raise LlmgwError(
                 f"the agent has not answered for {patience:g} s", where=str(path)
             ) from error
         except OSError as error:
             raise LlmgwError(
-                f"no agent answers: {error.strerror}",
+                f"no agent answers: {error.strerror or error}",
                 where=str(path),
                 fix="start it with `llmgw agent`, or name its socket with --socket",
             ) from error
 
 
-def _value(line: bytes) -> Any:
-    answer = msgspec.json.decode(line)
-    if "error" in answer:
-        raise LlmgwError(**answer["error"])
-    return answer["value"]
+def _value(line: bytes, path: Path) -> Any:
+    if not line.endswith(b"\n"):
+        raise LlmgwError(
+            "the agent ended in the middle of its answer",
+            where=str(path),
+            fix="ask again once it runs",
+        )
+    try:
+        answer = msgspec.json.decode(line, type=_Answer)
+    except UNDECODABLE:
+        answer = _Answer()
+    if isinstance(answer.error, _Error):
+        error = answer.error
+        raise LlmgwError(error.what, where=error.where, fix=error.fix)
+    if answer.value is UNSET:
+        raise LlmgwError(
+            "what answers here is no agent",
+            where=str(path),
+            fix="name the agent's socket with --socket",
+        )
+    return answer.value

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from llmgw.agent.door import ask, default_path
+from llmgw.agent.door import ask_once, default_path
 from llmgw.config.units import duration
 
 
@@ -27,6 +27,6 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    list(ask(arguments.socket, "drain", stop_after=arguments.stop_after))
+    ask_once(arguments.socket, "drain", stop_after=arguments.stop_after)
     print("draining: nothing new is started here; `llmgw undrain` ends it")
     return 0

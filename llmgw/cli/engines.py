@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import msgspec
 
-from llmgw.agent.door import ask, default_path
+from llmgw.agent.door import ask, ask_once, default_path
 from llmgw.config import keys, load
 from llmgw.engines.install import Wish, install, roll_back
 from llmgw.engines.installed import survey
@@ -132,14 +132,14 @@ def _roll_back(arguments: argparse.Namespace) -> int:
 
 
 def _stop(arguments: argparse.Namespace) -> int:
-    list(ask(arguments.socket, "stop", replica=arguments.replica))
+    ask_once(arguments.socket, "stop", replica=arguments.replica)
     again = f"llmgw engines start {arguments.replica}"
     print(f"{arguments.replica} is stopped; `{again}` lets it run again")
     return 0
 
 
 def _start(arguments: argparse.Namespace) -> int:
-    list(ask(arguments.socket, "start", replica=arguments.replica))
+    ask_once(arguments.socket, "start", replica=arguments.replica)
     print(f"{arguments.replica} may run")
     return 0
 

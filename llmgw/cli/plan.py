@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from llmgw.agent.door import ask, default_path
+from llmgw.agent.door import ask_once, default_path
 
 
 def add_parser(commands: Any) -> None:
@@ -23,7 +23,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    (actions,) = ask(arguments.socket, "plan")
+    actions = ask_once(arguments.socket, "plan")
     if arguments.json:
         print(msgspec.json.encode(actions).decode())
     elif not actions:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from llmgw.agent.door import ask, default_path
+from llmgw.agent.door import ask_once, default_path
 
 
 def add_parser(commands: Any) -> None:
@@ -26,7 +26,7 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     while True:
-        (status,) = ask(arguments.socket, "status")
+        status = ask_once(arguments.socket, "status")
         if arguments.json:
             print(msgspec.json.encode(status).decode(), flush=True)
         else:

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from llmgw.agent.door import ask, default_path
+from llmgw.agent.door import ask_once, default_path
 
 
 def add_parser(commands: Any) -> None:
@@ -20,6 +20,6 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    list(ask(arguments.socket, "undrain"))
+    ask_once(arguments.socket, "undrain")
     print("not draining")
     return 0

@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from llmgw.agent.door import Door, Request, ask, once
+from llmgw.agent.door import Door, Request, ask, ask_once, once
 from llmgw.errors import LlmgwError
 
 
@@ -99,3 +99,39 @@ def test_without_an_agent_the_client_is_told_what_to_do(tmp_path: Path) -> None:
         list(ask(tmp_path / "none.sock", "status"))
 
     assert "--socket" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("said", "what"),
+    [
+        (b"", "ended before it answered"),
+        (b'{"value": {"node_id": "n', "ended in the middle"),
+        (b"<html>\n", "is no agent"),
+        (b'{"value": "\xff"}\n', "is no agent"),
+        (b"5\n", "is no agent"),
+        (b'{"error": 5}\n', "is no agent"),
+        (b'{"error": {"x": 5}}\n', "is no agent"),
+        (b'{"value": %b1%b}\n' % (b"[" * 100_000, b"]" * 100_000), "is no agent"),
+    ],
+    ids=["nothing", "half", "html", "noise", "number", "error", "no error", "deep"],
+)
+async def test_no_answer_is_a_fault_and_never_a_yes(
+    tmp_path: Path, said: bytes, what: str
+) -> None:
+    """An agent that was killed after `drain` was asked has not drained anything."""
+    path = tmp_path / "agent.sock"
+
+    async def serve(stream: anyio.abc.SocketStream) -> None:
+        async with stream:
+            await stream.receive()
+            if said:
+                await stream.send(said)
+
+    async with anyio.create_task_group() as group:
+        listener = await anyio.create_unix_listener(path)
+        group.start_soon(listener.serve, serve)
+
+        with pytest.raises(LlmgwError, match=what):
+            await anyio.to_thread.run_sync(lambda: ask_once(path, "drain"))
+        group.cancel_scope.cancel()
+        await listener.aclose()
