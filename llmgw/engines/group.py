@@ -128,7 +128,9 @@ def refuse_open(host: str, program: str) -> None:
 
 def _address(member: str) -> Address:
     host, _, port = member.rpartition(":")
-    if not host or not port.isdigit():
+    # Of digits there are more than int() takes.
+    is_number = port.isascii() and port.isdigit() and len(port) < 6
+    if not host or not is_number:
         raise EngineError(f"{member!r} is no host:port", where="group.members")
     return host.strip("[]"), int(port)
 
@@ -145,6 +147,9 @@ async def reachable(
     A llama-server that cannot reach an rpc-server when it starts serves without it, on
     a memory that was not meant to hold the whole model.
     """
+    for host, port in addresses:
+        if not 0 < port < 65536:
+            raise EngineError(f"{port} of {host} is no port", where="group")
     waiting = list(addresses)
     with anyio.move_on_after(within):
         while waiting:
@@ -166,7 +171,7 @@ async def _accepts(host: str, port: int) -> bool:
     try:
         with anyio.fail_after(3):
             stream = await anyio.connect_tcp(host, port)
-    except (OSError, TimeoutError):
+    except (OSError, TimeoutError, UnicodeError):  # the last: a name that is none
         return False
     await stream.aclose()
     return True

@@ -88,6 +88,9 @@ class Ports:
     def _hold_fixed(self, port: int, host: str) -> socket.socket:
         if port in self._used:
             raise EngineError(f"port {port} is another engine's on this node")
+        if not 0 < port < 65536:
+            # The resolver takes 70000 for 4464: it would be bound, and never asked.
+            raise EngineError(f"{port} is no port", fix="name one from 1 to 65535")
         try:
             return bound(host, port)
         except OSError as error:

@@ -161,3 +161,23 @@ def bound() -> socket.socket:
     one = socket.socket()
     one.bind(("127.0.0.1", 0))
     return one
+
+
+@pytest.mark.parametrize("port", [0, -5, 70000])
+async def test_a_member_at_no_port_is_refused_at_once(port: int) -> None:
+    with pytest.raises(EngineError, match="is no port"):
+        await group.reachable((("127.0.0.1", port),), lambda _: None, within=60.0)
+
+
+@pytest.mark.parametrize("host", ["a..b", "x y", "x" * 300])
+async def test_a_member_of_no_name_does_not_answer(host: str) -> None:
+    with pytest.raises(EngineError, match="no answer from"):
+        await group.reachable(((host, 9),), lambda _: None, within=0.1)
+
+
+@pytest.mark.parametrize("member", ["10.0.0.8:\u00b2", "10.0.0.8:" + "9" * 5000])
+def test_digits_that_are_no_number_are_no_port(member: str) -> None:
+    with pytest.raises(EngineError, match="is no host:port"):
+        group.members(
+            Group(id="g", rank=0, size=1, head="10.0.0.8", port=1, members=(member,))
+        )

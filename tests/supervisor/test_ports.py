@@ -43,6 +43,19 @@ def test_twenty_at_once_get_disjoint_ports(start: int) -> None:
         lease.let_go()
 
 
+@pytest.mark.parametrize("number", [-1, 0, 65536, 70000, 2**62])
+def test_a_number_that_is_no_port_is_refused(start: int, number: int) -> None:
+    """The resolver takes 70000 for 4464. The engine's health was then asked at 70000,
+    which ended the agent, and the next one, that adopted the engine.
+    """
+    ports = Ports(f"{start}-{start + 39}", 60.0)
+
+    with pytest.raises(EngineError, match="is no port"):
+        ports.lease(("api",), "127.0.0.1", fixed=number)
+
+    ports.lease(("api",), "127.0.0.1").let_go()
+
+
 def test_a_leased_port_is_held_against_everyone(start: int) -> None:
     ports = Ports(f"{start}-{start + 39}", 60.0)
     lease = ports.lease(("api",), "127.0.0.1")
