@@ -8,8 +8,9 @@ from llmgw.errors import LlmgwError
 
 
 def main() -> None:
-    arguments = parse(sys.argv[1:])
     try:
+        # Also reads in the command, which takes long enough for a Ctrl-C.
+        arguments = parse(sys.argv[1:])
         code = arguments.run(arguments)
         sys.stdout.flush()
     except* LlmgwError as group:
