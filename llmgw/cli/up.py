@@ -10,6 +10,7 @@ from typing import Any
 
 import anyio
 import anyio.abc
+import anyio.lowlevel
 import anyio.to_thread
 
 from llmgw import terminal
@@ -82,30 +83,43 @@ class Up:
         self._demo: bool = arguments.demo
         self._model: str | None = arguments.model
         self._once: bool = arguments.once
+        self._answered = False
         self._socket: Path = arguments.socket
         self._folders = folders
 
     async def run(self) -> None:
         """LlmgwError if there is no answer; then, too, nothing is left running."""
         fault: LlmgwError | None = None
+        agent: Agent | None = None
         async with anyio.create_task_group() as group:
             left = anyio.Event()
-            await group.start(self._until_interrupted, left, group.cancel_scope)
-            model = await self._parts() if self._demo else None
-            _say("starting the control plane and the agent")
-            url = await group.start(serve_control, site.control(self._folders))
-            agent = await self._agent(url, model)
-            group.start_soon(self._leave, agent, left)
-            group.start_soon(self._serve, agent, group.cancel_scope)
-            try:
-                if model is not None:
-                    await self._answer(agent, model)
-            except LlmgwError as error:
-                fault = error
-            if self._once or fault is not None:
+            await group.start(self._until_interrupted, left)
+            # What is fetched, started or asked is of no use to one who leaves.
+            with anyio.CancelScope() as work:
+                group.start_soon(_cancel_once, left, work)
+                try:
+                    model = await self._parts() if self._demo else None
+                    _say("starting the control plane and the agent")
+                    url = await group.start(serve_control, site.control(self._folders))
+                    agent = await self._agent(url, model)
+                    group.start_soon(self._leave, agent, left)
+                    group.start_soon(self._serve, agent, group.cancel_scope)
+                    if model is not None:
+                        await self._answer(agent, model)
+                        self._answered = True
+                    if not self._once:
+                        print(
+                            f"\nserving until Ctrl-C; the control plane is {url}",
+                            flush=True,
+                        )
+                except LlmgwError as error:
+                    fault = error
+            if self._once and fault is None and not self._answered:
+                fault = LlmgwError("was interrupted before there was an answer")
+            if agent is None:
+                group.cancel_scope.cancel()
+            elif self._once or fault is not None:
                 left.set()
-            else:
-                print(f"\nserving until Ctrl-C; the control plane is {url}", flush=True)
         if fault is not None:
             raise fault
 
@@ -127,6 +141,7 @@ class Up:
                     await anyio.to_thread.run_sync(
                         partial(shutil.rmtree, folders.downloads, ignore_errors=True)
                     )
+        await anyio.lowlevel.checkpoint()  # interrupted, it goes no further than here
         raise AssertionError("the group is left with a model or an error")
 
     async def _fetched(self, weights: Weights) -> "str | Path":
@@ -211,16 +226,15 @@ class Up:
     async def _until_interrupted(
         self,
         left: anyio.Event,
-        scope: anyio.CancelScope,
         *,
         task_status: anyio.abc.TaskStatus[None],
     ) -> None:
-        """The first Ctrl-C ends it in order, the second one at once."""
+        """Ctrl-C ends it in order, however often: to end at once would leave an engine
+        that nobody looks after, and every step of the end has its time.
+        """
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             task_status.started()
             async for _ in signals:
-                if left.is_set():
-                    scope.cancel()
                 left.set()
 
 
@@ -231,6 +245,11 @@ def _program() -> str:
         return "llmgw"
     here = Path.cwd()
     return str(beside.relative_to(here) if beside.is_relative_to(here) else beside)
+
+
+async def _cancel_once(left: anyio.Event, scope: anyio.CancelScope) -> None:
+    await left.wait()
+    scope.cancel()
 
 
 def _named(model: str) -> "str | Path":

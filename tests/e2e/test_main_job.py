@@ -1,8 +1,11 @@
 """The whole path on loopback: real control planes, a real agent, a real llama.cpp."""
 
 import os
+import shutil
+import signal
 import subprocess
 import threading
+import time
 from pathlib import Path
 
 import httpx
@@ -146,6 +149,41 @@ def test_the_demo_answers_once_and_leaves_nothing_running(
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "answer" in done.stdout
+    assert not any(alive(pid) for pid in pids_of(str(tmp_path)))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["INT", "TERM"])
+@pytest.mark.parametrize("at", ["engine:", "starting the", "demo: starting", "asking"])
+def test_the_demo_interrupted_at_any_step_ends_at_once_and_leaves_nothing(
+    tmp_path: Path, llama: Build, tiny: Path, at: str, number: int
+) -> None:
+    """Twice, as `timeout` and a terminal do: the second must not leave the engine."""
+    model = Path(shutil.copy(tiny, tmp_path))  # its path marks the engine as ours
+    demo = subprocess.Popen(
+        llmgw(
+            *("up", "--demo", "--once", "--model", model),
+            *("--state-dir", tmp_path / "up", "--socket", tmp_path / "agent.sock"),
+        ),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PATH": f"{Path(llama.binary).parent}:{os.environ['PATH']}"},
+    )
+    assert demo.stdout
+    said = ""
+    while at not in said:
+        line = demo.stdout.readline()
+        assert line, said
+        said += line
+    began = time.monotonic()
+
+    demo.send_signal(number)
+    demo.send_signal(number)
+    said += demo.communicate(timeout=30)[0]
+
+    assert time.monotonic() - began < 8, said
+    assert demo.returncode in (0, 1), said
+    assert "Traceback" not in said
     assert not any(alive(pid) for pid in pids_of(str(tmp_path)))
 
 
