@@ -1,11 +1,12 @@
 """What a person can ask through the local door."""
 
+import codecs
+import re
 from collections.abc import AsyncIterator
-from pathlib import Path
+from contextlib import aclosing
 from typing import Any
 
 import anyio
-import anyio.to_thread
 import msgspec
 
 from llmgw import version
@@ -15,10 +16,7 @@ from llmgw.agent.run import Agent
 from llmgw.agent.view import Answer
 from llmgw.errors import LlmgwError
 from llmgw.reconcile import Keep, Start, Stop
-from llmgw.wire import Ask
-
-FOLLOW_EVERY = 0.25
-TAIL = 64 * 1024
+from llmgw.wire import ID_PATTERN, Ask
 
 
 class Ops:
@@ -112,21 +110,18 @@ class Ops:
 
     async def _logs(self, request: Request) -> AsyncIterator[str]:
         """The end of a replica's log, then what comes, if it is to be followed."""
-        path = self._agent.supervisor.log_path(_name(request))
-        position = -1
-        while True:
-            position, text = await anyio.to_thread.run_sync(_more, path, position)
-            if text:
-                yield text
-            if not request.get("follow"):
-                return
-            await anyio.sleep(FOLLOW_EVERY)
+        name = _safe(_name(request))
+        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        log = self._agent.supervisor.log(name, follow=bool(request.get("follow")))
+        async with aclosing(log):
+            async for piece in log:
+                yield decoder.decode(piece)
 
     async def _log_tail(self, ask: Ask) -> bytes:
         """For a control plane: the end of one replica's log."""
-        path = self._agent.supervisor.log_path(str(ask.args.get("replica", "")))
-        _, text = await anyio.to_thread.run_sync(_more, path, -1)
-        return text.encode()
+        name = _safe(str(ask.args.get("replica", "")))
+        async with aclosing(self._agent.supervisor.log(name)) as log:
+            return b"".join([piece async for piece in log])
 
     async def _survey_for_control(self, _ask: Ask) -> bytes:
         return msgspec.json.encode(self._agent.view.facts())
@@ -139,19 +134,9 @@ def _name(request: Request) -> str:
     return name
 
 
-def _more(path: Path, position: int) -> tuple[int, str]:
-    """What the file has from *position* on (-1: its end), and the position after it."""
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            # Smaller than it was: another file has taken its name.
-            begin = max(0, size - TAIL) if position < 0 else min(position, size)
-            file.seek(begin if position <= size else 0)
-            text = file.read(TAIL)
-            return file.tell(), text.decode(errors="replace")
-    except FileNotFoundError:
-        return max(position, 0), ""
-    except OSError as error:
-        raise LlmgwError(
-            f"the log cannot be read: {error.strerror}", where=str(path)
-        ) from error
+def _safe(name: str) -> str:
+    """A name becomes a path: whoever asks for a log gets no other file."""
+    id, _, beside = name.partition(".")
+    if not re.fullmatch(ID_PATTERN, id) or not re.fullmatch("[0-9a-f]{0,8}", beside):
+        raise LlmgwError(f"{name!r} is not the name of a replica")
+    return name

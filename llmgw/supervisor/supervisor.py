@@ -109,8 +109,7 @@ class Supervisor:
                 self._problem("supervisor_backend", NO_SYSTEMD)
             return found
         units: dict[str, Backend] = {"systemd": Units(self._ledger)}
-        # With a tree of its own the agent limits each engine as its replica asks, and
-        # starts one in a third of the time.
+        # With a tree of its own the agent limits each engine as its replica asks.
         if wanted == "systemd" or tree is None:
             return units | found
         return found | units

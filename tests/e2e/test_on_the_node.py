@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from llmgw.agent.door import ask
+from llmgw.errors import LlmgwError
 from tests.e2e.fleet import Fleet, alive, free_port, until
 
 
@@ -194,3 +195,28 @@ def test_a_metrics_port_that_is_held_is_said_and_served_once_it_is_free(
     until(lambda: "metrics" not in codes(fleet), "it is served")
     with httpx.Client(trust_env=False) as client:
         assert client.get(f"http://127.0.0.1:{metrics}/metrics").status_code == 200
+
+
+def test_a_log_is_followed_and_no_other_file_is_read_in_its_place(
+    fleet: Fleet, port: int
+) -> None:
+    program = fleet.folder / "talker"
+    program.write_text(
+        "#!/bin/sh\necho gr\u00fcezi; sleep 0.3; echo later; exec sleep 1000\n"
+    )
+    program.chmod(0o755)
+    command = f'[engines.command]\nenabled = true\npath = "{program}"\n'
+    fleet.write(f"http://127.0.0.1:{port}", extra=command)
+    fleet.want(replica())
+    fleet.agent()
+    until(lambda: fleet.replica("starting").get("pid"), "it runs")
+    said = ask(fleet.socket, "logs", replica="a", follow=True)
+
+    heard = ""
+    while "later" not in heard:
+        heard += next(said)
+
+    assert "gr\u00fcezi" in heard
+    for name in ("../../agent", "a/../../x", "", "A", "a.zz"):
+        with pytest.raises(LlmgwError, match="is not the name"):
+            list(ask(fleet.socket, "logs", replica=name))
