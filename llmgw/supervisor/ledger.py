@@ -12,6 +12,7 @@ and its replica's id in its environment, and is found by them.
 import contextlib
 import hashlib
 import os
+import re
 import secrets
 from collections.abc import Iterable
 from pathlib import Path
@@ -133,8 +134,9 @@ class Ledger:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(FileNotFoundError):
-                self.tag = self._tag_file.read_text().strip()
-            if not self.tag:
+                self.tag = self._tag_file.read_text(errors="replace").strip()
+            if not re.fullmatch("[0-9a-f]+", self.tag):
+                # None yet, or damaged: engines that have a line are ours without it.
                 self.tag = secrets.token_hex(16)
                 write_whole(self._tag_file, self.tag.encode())
         except OSError as error:
