@@ -11,7 +11,7 @@ import anyio.abc
 
 from llmgw.config.keys import Tls
 from llmgw.control.server import serve
-from llmgw.control.settings import RoleName, Settings, checked
+from llmgw.control.settings import Etcd, RoleName, Settings, checked
 from llmgw.telemetry import set_up_logging
 
 log = logging.getLogger(__name__)
@@ -45,6 +45,19 @@ def add_parser(commands: Any) -> None:
     add("--tls-key", help="its key")
     add("--tls-ca", help="the CA that agents' certificates are signed by")
     add("--epoch-floor", type=int, default=0, help="no epoch below this one")
+    add(
+        "--etcd",
+        action="extend",
+        type=_listed,
+        default=[],
+        metavar="URL,URL",
+        help="with --role etcd: its members",
+    )
+    add("--etcd-prefix", default="llmgw/", help="of the keys there (llmgw/)")
+    add("--etcd-ttl", type=int, default=5, help="how long a dead leader's lease lasts")
+    add("--etcd-cert", help="certificate to show to etcd")
+    add("--etcd-key", help="its key")
+    add("--etcd-ca", help="the CA of etcd's certificates")
     add("--heartbeat-s", type=float, default=5.0, help="asked of agents (5)")
     add("--url", help="how others reach this one; told by a standby as the leader's")
     add("--leader-url", help="with --role standby: where the leader is")
@@ -91,8 +104,22 @@ def settings(arguments: argparse.Namespace) -> Settings:
             admin_socket=arguments.admin_socket or state_dir / "admin.sock",
             admin_token_file=arguments.admin_token_file,
             operators=tuple(arguments.operator),
+            etcd=Etcd(
+                endpoints=tuple(url.rstrip("/") for url in arguments.etcd),
+                prefix=arguments.etcd_prefix,
+                ttl=arguments.etcd_ttl,
+                tls=Tls(
+                    cert_file=arguments.etcd_cert,
+                    key_file=arguments.etcd_key,
+                    ca_file=arguments.etcd_ca,
+                ),
+            ),
         )
     )
+
+
+def _listed(text: str) -> list[str]:
+    return text.split(",")
 
 
 async def _main(settings: Settings) -> None:

@@ -89,7 +89,8 @@ class AdminApi:
         return checked
 
     async def nodes(self, request: web.Request) -> web.Response:
-        names = {*self._plane.sessions.nodes, *self._plane.store.desired}
+        store = self._plane.store
+        names = {*self._plane.sessions.nodes, *store.desired, *store.nodes}
         return encoded({"nodes": [self._view(name) for name in sorted(names)]})
 
     async def node(self, request: web.Request) -> web.Response:
@@ -200,7 +201,9 @@ class AdminApi:
     def _known(self, request: web.Request) -> str:
         node_id = request.match_info["node"]
         plane = self._plane
-        if node_id not in plane.sessions.nodes and node_id not in plane.store.desired:
+        store = plane.store
+        known = (plane.sessions.nodes, store.desired, store.nodes)
+        if not any(node_id in one for one in known):
             raise refused("unknown_node", f"{node_id} has never been seen here")
         return node_id
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import anyio
 import anyio.abc
+from aiohttp import web
 
 from llmgw.control import bodies
 from llmgw.control.files import read
@@ -53,8 +54,8 @@ class DesiredFile:
         applied: tuple[int | None, bytes | None] = (None, None)
         while True:
             lead = self._plane.loaded_epoch
-            if self._plane.is_leading() and (lead, content) != applied:
-                await self._apply(content)
+            news = self._plane.is_leading() and (lead, content) != applied
+            if news and await self._apply(content):
                 applied = (lead, content)
             await anyio.sleep(LOOK)
             content = await self._read()
@@ -62,12 +63,21 @@ class DesiredFile:
     async def _read(self) -> bytes | None:
         return await anyio.to_thread.run_sync(read, self._file)
 
-    async def _apply(self, content: bytes | None) -> None:
+    async def _apply(self, content: bytes | None) -> bool:
+        """Whether it is done with: what is wrong in it stays so until it changes."""
         try:
             wanted = parse(content or b"", self._file)
         except ConfigError as error:
             log.warning("desired file wrong, the last one stays error=%s", error)
-            return
+            return True
+        try:
+            await self._want(wanted)
+        except (LlmgwError, web.HTTPError) as error:
+            log.warning("desired file not kept yet error=%s", error)
+            return False
+        return True
+
+    async def _want(self, wanted: dict[str, list[dict[str, object]]]) -> None:
         desired = self._plane.store.desired
         for node_id, replicas in wanted.items():
             old = desired.get(node_id)

@@ -76,6 +76,12 @@ class NodeApi:
         session = plane.sessions.open(register, owner)
         if isinstance(session, Refusal):
             raise refusal(session)
+        try:
+            await plane.store.opened(register, plane.epoch)
+            plane.require_lead()
+        except web.HTTPError:
+            plane.sessions.leave(session, "not accepted", "left_running")
+            raise
         settings = plane.settings
         return encoded(
             Registered(

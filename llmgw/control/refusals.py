@@ -1,12 +1,16 @@
 """How a request is refused: RFC 9457 problem documents with the protocol's codes."""
 
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 from aiohttp import web
 
+from llmgw.errors import LlmgwError
 from llmgw.wire import Refusal
+
+log = logging.getLogger(__name__)
 
 PROBLEM = "application/problem+json"
 
@@ -50,6 +54,10 @@ async def as_problems(
     """Also what the HTTP library refuses by itself is a problem document."""
     try:
         return await handler(request)
+    except LlmgwError as error:
+        # The disk is full, say: for the one who asked, and for the log.
+        log.warning("request not served path=%s error=%s", request.path, error)
+        raise refused("busy", error.what, retry_after_s=1) from error
     except web.HTTPError as error:
         if error.content_type == PROBLEM:
             raise

@@ -3,6 +3,7 @@
 import logging
 import socket
 import ssl
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import anyio
@@ -14,6 +15,10 @@ from llmgw.config import keys
 from llmgw.control.access import Access, token_in
 from llmgw.control.admin_api import AdminApi
 from llmgw.control.desired_file import DesiredFile
+from llmgw.control.election import Elected
+from llmgw.control.etcd import Etcd
+from llmgw.control.etcd import client as etcd_client
+from llmgw.control.etcd_state import InEtcd
 from llmgw.control.files import held
 from llmgw.control.leader import Followed, Lead, Role, Told
 from llmgw.control.node_api import NodeApi
@@ -53,9 +58,20 @@ async def serve(
 
 async def _serve(settings: Settings, task_status: anyio.abc.TaskStatus[str]) -> None:
     token = await anyio.to_thread.run_sync(token_in, settings.token_file)
-    role, store = _parts(settings)
-    plane = Plane(settings, role, store)
-    port = Port(settings, plane, Access(token, settings.operators))
+    async with AsyncExitStack() as stack:
+        role, store = await _parts(settings, stack)
+        plane = Plane(settings, role, store)
+        port = Port(settings, plane, Access(token, settings.operators))
+        await _run(settings, plane, port, task_status)
+
+
+async def _run(
+    settings: Settings,
+    plane: Plane,
+    port: "Port",
+    task_status: anyio.abc.TaskStatus[str],
+) -> None:
+    role = plane.role
     async with anyio.create_task_group() as group:
         await group.start(role.run)
         await port.bind()
@@ -78,7 +94,20 @@ async def _serve(settings: Settings, task_status: anyio.abc.TaskStatus[str]) -> 
                 port.release()
 
 
-def _parts(settings: Settings) -> tuple[Role, Store]:
+async def _parts(settings: Settings, stack: AsyncExitStack) -> tuple[Role, Store]:
+    if settings.role == "etcd":
+        chosen = settings.etcd
+        client = await anyio.to_thread.run_sync(etcd_client, chosen.tls)
+        await stack.enter_async_context(client)
+        cluster = Etcd(client, chosen.endpoints, chosen.ttl / 4)
+        elected = Elected(
+            cluster,
+            chosen.prefix,
+            ttl=chosen.ttl,
+            url=settings.url,
+            floor=settings.epoch_floor,
+        )
+        return elected, InEtcd(cluster, chosen.prefix, elected)
     files = Files(settings.state_dir)
     if settings.role == "follow-file":
         assert settings.role_file, "checked"
@@ -137,12 +166,12 @@ class Port:
 
     @property
     def url(self) -> str:
-        """How it is reached from this machine, unless it was told its URL."""
+        """How it is reached from this machine."""
         scheme = "https" if self._settings.tls.enabled else "http"
         host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(  # noqa: S104 -- compared, not bound
             self._host, self._host
         )
-        return self._settings.url or f"{scheme}://{joined(host, self._port)}"
+        return f"{scheme}://{joined(host, self._port)}"
 
     async def bind(self) -> None:
         """Take the port, closed as yet: LlmgwError if another program has it."""

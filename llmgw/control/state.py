@@ -1,8 +1,7 @@
 """What is wanted on each node, kept where a new leader finds it again.
 
 The embedded store: one file per node in the state directory. The other one, on etcd,
-is in election.py's neighbour etcd_store.py; the leader holds either whole in memory
-and is its only writer.
+is in etcd_state.py; the leader holds either whole in memory and is its only writer.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,7 +15,7 @@ from msgspec import Raw, Struct
 
 from llmgw.control.files import read, write
 from llmgw.errors import LlmgwError
-from llmgw.wire import Build, Snapshot
+from llmgw.wire import Build, Register, Snapshot
 
 Source = Literal["api", "file"]
 
@@ -85,8 +84,17 @@ class Store(Protocol):
         """By node. A node that nobody ever said anything about is not in it."""
         ...
 
+    @property
+    def nodes(self) -> Mapping[str, Register]:
+        """Those that other leaders had a session with, where that is kept."""
+        ...
+
     async def load(self, epoch: int) -> None:
         """Read all; called when this control plane begins to lead."""
+        ...
+
+    async def opened(self, register: Register, epoch: int) -> None:
+        """A node has a session from here on; raises a refusal if we lead no more."""
         ...
 
     async def put(self, node_id: str, desired: Desired) -> Desired:
@@ -105,6 +113,15 @@ class Files:
     @property
     def desired(self) -> Mapping[str, Desired]:
         return self._desired
+
+    @property
+    def nodes(self) -> Mapping[str, Register]:
+        # There is one leader on this directory, and it waits for its nodes to come.
+        return {}
+
+    async def opened(self, register: Register, epoch: int) -> None:
+        # A write a node would be too slow when a whole fleet registers at once.
+        pass
 
     async def load(self, epoch: int) -> None:
         self._desired = await anyio.to_thread.run_sync(_load, self._directory)

@@ -1,0 +1,199 @@
+"""Election on a real three-member etcd."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Generator
+from pathlib import Path
+
+import anyio
+import httpx
+import pytest
+
+from llmgw.control.settings import Etcd
+from tests.control.asking import Asking, refusal, register
+from tests.control.conftest import Serving
+
+ETCD = shutil.which("etcd")
+pytestmark = [
+    pytest.mark.skipif(ETCD is None, reason="needs etcd: apt install etcd-server"),
+    pytest.mark.xdist_group("etcd"),
+]
+TTL = 2
+
+
+class Cluster:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._ports = _free_ports(6)
+        self.endpoints = tuple(f"http://127.0.0.1:{p}" for p in self._ports[:3])
+        self._members = [self._start(number) for number in range(3)]
+
+    def _start(self, number: int) -> subprocess.Popen[bytes]:
+        assert ETCD is not None
+        peers = [f"http://127.0.0.1:{port}" for port in self._ports[3:]]
+        client, peer = self.endpoints[number], peers[number]
+        arguments = {
+            "name": f"m{number}",
+            "data-dir": str(self._folder / f"m{number}"),
+            "listen-client-urls": client,
+            "advertise-client-urls": client,
+            "listen-peer-urls": peer,
+            "initial-advertise-peer-urls": peer,
+            "initial-cluster": ",".join(f"m{n}={url}" for n, url in enumerate(peers)),
+            "heartbeat-interval": "50",
+            "election-timeout": "500",
+        }
+        with (self._folder / f"m{number}.log").open("wb") as log:
+            return subprocess.Popen(
+                [ETCD, *(f"--{key}={value}" for key, value in arguments.items())],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+
+    async def healthy(self) -> None:
+        async with httpx.AsyncClient(trust_env=False) as client:
+            with anyio.fail_after(20):
+                for endpoint in self.endpoints:
+                    while not await _is_well(client, endpoint):
+                        await anyio.sleep(0.05)
+
+    def signal(self, members: range, what: signal.Signals) -> None:
+        for number in members:
+            os.kill(self._members[number].pid, what)
+
+    def stop(self) -> None:
+        for member in self._members:
+            member.kill()
+            member.wait()
+
+
+async def _is_well(client: httpx.AsyncClient, endpoint: str) -> bool:
+    try:
+        answer = await client.get(f"{endpoint}/health", timeout=1)
+    except httpx.HTTPError:
+        return False
+    return answer.status_code == 200 and json.loads(answer.content)["health"] == "true"
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+@pytest.fixture(scope="module")
+def running() -> Generator[Cluster]:
+    with tempfile.TemporaryDirectory(prefix="llmgw-etcd-") as folder:
+        cluster = Cluster(Path(folder))
+        yield cluster
+        cluster.stop()
+
+
+@pytest.fixture
+async def cluster(running: Cluster) -> Cluster:
+    await running.healthy()
+    return running
+
+
+@pytest.fixture
+def etcd(cluster: Cluster, request: pytest.FixtureRequest) -> Etcd:
+    return Etcd(endpoints=cluster.endpoints, prefix=f"{request.node.name}/", ttl=TTL)
+
+
+async def leads(plane: Asking) -> bool:
+    return (await plane.client.get("/v1/leader")).json()["leader"]
+
+
+async def until_one_leads(*planes: Asking, within: float = 15) -> Asking:
+    with anyio.fail_after(within):
+        while True:
+            leaders = [plane for plane in planes if await leads(plane)]
+            assert len(leaders) < 2
+            if leaders:
+                return leaders[0]
+            await anyio.sleep(0.02)
+
+
+async def test_one_leads_and_the_next_knows_what_is_wanted(
+    serving: Serving, etcd: Etcd
+) -> None:
+    more = {"role": "etcd", "etcd": etcd}
+    async with (
+        serving(**more, url="http://one") as one,
+        serving(**more, url="http://two") as two,
+    ):
+        first = await until_one_leads(one, two)
+        second = two if first is one else one
+        accepted = await first.register()
+        await first.want("n1", {"id": "a", "engine": "command"})
+        with anyio.fail_after(5):
+            while (
+                "leader"
+                not in (answer := await second.post("/v1/register", register())).json()
+            ):
+                await anyio.sleep(0.02)
+        first.leave()
+        with anyio.fail_after(2):
+            while not await leads(second):
+                await anyio.sleep(0.02)
+        again = await second.register(epoch_seen=accepted.epoch)
+        async with second.stream(again.session) as lines:
+            snapshot = await lines.snapshot()
+
+    assert refusal(answer) == (421, "not_leader")
+    assert answer.json()["leader"] == ("http://one" if first is one else "http://two")
+    assert again.epoch > accepted.epoch
+    assert [wanted.replica.id for wanted in snapshot.wanted()] == ["a"]
+
+
+async def test_without_quorum_nobody_leads_before_the_lease_is_anothers(
+    serving: Serving, etcd: Etcd, cluster: Cluster
+) -> None:
+    async with serving(role="etcd", etcd=etcd) as plane:
+        await until_one_leads(plane)
+        cut = anyio.current_time()
+        cluster.signal(range(2), signal.SIGSTOP)
+        try:
+            with anyio.fail_after(TTL + 3):
+                while (await plane.post("/v1/register", register())).status_code != 421:
+                    await anyio.sleep(0.02)
+            stepped_down = anyio.current_time() - cut
+        finally:
+            cluster.signal(range(2), signal.SIGCONT)
+        await until_one_leads(plane)
+        again = await plane.register()
+
+    assert stepped_down <= TTL
+    assert again.epoch > 0
+
+
+async def test_a_floor_holds_for_all_and_stays(serving: Serving, etcd: Etcd) -> None:
+    async with serving(role="etcd", etcd=etcd, epoch_floor=10**9) as plane:
+        await until_one_leads(plane)
+        first = await plane.register()
+    async with serving(role="etcd", etcd=etcd) as plane:
+        await until_one_leads(plane)
+        second = await plane.register()
+
+    assert 10**9 < first.epoch < second.epoch
+
+
+async def test_who_is_overtaken_gives_the_lead_back(
+    serving: Serving, etcd: Etcd
+) -> None:
+    async with serving(role="etcd", etcd=etcd) as plane:
+        await until_one_leads(plane)
+        answer = await plane.post("/v1/register", register(epoch_seen=10**9))
+        then = await plane.post("/v1/register", register())
+
+    assert refusal(answer) == (409, "stale_epoch")
+    assert refusal(then) == (421, "not_leader")
