@@ -80,7 +80,9 @@ class NodeApi:
             await plane.store.opened(register, plane.epoch)
             plane.require_lead()
         except web.HTTPError:
-            plane.sessions.leave(session, "not accepted", "left_running")
+            # If the lead was lost meanwhile, it has ended with all the others.
+            if not session.is_over:
+                plane.sessions.leave(session, "not accepted", "left_running")
             raise
         settings = plane.settings
         return encoded(

@@ -1,5 +1,6 @@
 """The reference control plane, served for a test."""
 
+import ssl
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -22,7 +23,9 @@ def serving(tmp_path: Path) -> Serving:
     count = 0
 
     @asynccontextmanager
-    async def one(**more: object) -> AsyncGenerator[Asking]:
+    async def one(
+        verify: ssl.SSLContext | bool = True, **more: object
+    ) -> AsyncGenerator[Asking]:
         nonlocal count
         count += 1
         chosen = {
@@ -41,7 +44,9 @@ def serving(tmp_path: Path) -> Serving:
 
             url = await group.start(run)
             token = settings.token_file.read_text().strip()
-            async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
+            async with httpx.AsyncClient(
+                base_url=url, verify=verify, trust_env=False
+            ) as client:
                 yield Asking(client, url, token, scope.cancel)
             scope.cancel()
 

@@ -164,15 +164,17 @@ async def test_without_quorum_nobody_leads_before_the_lease_is_anothers(
         cluster.signal(range(2), signal.SIGSTOP)
         try:
             with anyio.fail_after(TTL + 3):
-                while (await plane.post("/v1/register", register())).status_code != 421:
+                while await leads(plane):
                     await anyio.sleep(0.02)
             stepped_down = anyio.current_time() - cut
+            answer = await plane.post("/v1/register", register())
         finally:
             cluster.signal(range(2), signal.SIGCONT)
         await until_one_leads(plane)
         again = await plane.register()
 
     assert stepped_down <= TTL
+    assert refusal(answer) == (421, "not_leader")
     assert again.epoch > 0
 
 

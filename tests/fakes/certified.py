@@ -33,6 +33,16 @@ def server_side(
     return context
 
 
+def control_plane(folder: Path) -> Tls:
+    """A control plane's files, as it is started with them."""
+    made = pki.issue(folder, "cp", sans=("127.0.0.1",), force=True)
+    return Tls(
+        cert_file=str(made.cert_file),
+        key_file=str(made.key_file),
+        ca_file=str(made.ca_file),
+    )
+
+
 def settings(
     folder: Path,
     name: str = "n1",

@@ -1,0 +1,408 @@
+"""An agent played against any control plane: does it keep the rules, one by one?
+
+The numbers are those of docs/protocol.md: a name for its first two parts, then the
+numbered rules of the session. It runs nothing on any node, and registers as its own.
+"""
+
+import gzip
+import secrets
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Literal, TypeVar
+
+import anyio
+import httpx
+import msgspec
+from msgspec import Struct
+
+from llmgw.errors import LlmgwError
+from llmgw.wire import (
+    MAX_LINE,
+    AgentInfo,
+    Bye,
+    Event,
+    Fact,
+    Facts,
+    Goodbye,
+    Heartbeat,
+    HeartbeatAck,
+    Leader,
+    Line,
+    Load,
+    Probe,
+    Probed,
+    Refusal,
+    Register,
+    Registered,
+    Snapshot,
+    decode_line,
+)
+
+T = TypeVar("T")
+NDJSON = "application/x-ndjson"
+PROBLEM = "application/problem+json"
+PATIENCE = 5.0
+
+
+class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """*why*: what was seen instead, or why it was not looked at."""
+
+    rule: str
+    claim: str
+    outcome: Literal["pass", "fail", "skip"]
+    why: str = ""
+
+
+class Broken(Exception):
+    """The control plane did otherwise."""
+
+
+class Skipped(Exception):
+    """The rule was not looked at."""
+
+
+class Options(Struct, frozen=True, kw_only=True):
+    """*step_down*: also try what ends its lead.
+
+    *longest_lease*: one that takes longer is not waited for.
+    """
+
+    node_id: str
+    has_tls: bool = False
+    step_down: bool = False
+    longest_lease: float = 20.0
+
+
+class Conformance:
+    def __init__(self, client: httpx.AsyncClient, options: Options) -> None:
+        self._client = client
+        self._options = options
+        self._instance = secrets.token_hex(8)
+        self._seq = 0
+        self.checks: tuple[tuple[str, str, Callable[[], Awaitable[None]]], ...] = (
+            ("leader", "/v1/leader says who leads", self.leader),
+            ("register", "a session has a lease of three heartbeats", self.register),
+            ("register", "fields it does not know are skipped", self.newer),
+            ("desired", "the stream is JSON lines, never compressed", self.stream),
+            ("desired", "a line comes every heartbeat", self.pings),
+            ("heartbeat", "the same one twice is harmless", self.beats),
+            ("facts", "facts are taken, compressed too", self.facts),
+            ("events", "events are taken", self.events),
+            ("answers", "an answer is taken", self.answers),
+            ("probe", "it connects back to the node and says how it went", self.probe),
+            ("goodbye", "a session that said goodbye is over", self.goodbye),
+            ("refusals", "404 unknown_session", self.unknown_session),
+            ("refusals", "426 protocol, with what it accepts", self.protocol),
+            ("refusals", "409 node_in_use for another machine", self.clone),
+            ("refusals", "403 identity_mismatch", self.mismatch),
+            ("refusals", "garbage is refused, and ends nothing", self.garbage),
+            ("3.4", "all it says carries the epoch of the session", self.epochs),
+            ("3.5", "registering again replaces the session", self.again),
+            ("3.5", "a session ends when its lease does", self.lease),
+            ("3.6", "a snapshot that acts is complete and well-formed", self.whole),
+            ("3.7", "no line is longer than it said", self.lines),
+            ("3.4", "told of a higher epoch, it leads no more", self.stale),
+        )
+
+    async def run(self, told: Callable[[Verdict], None]) -> None:
+        """Each check in its turn; *told* as each is done. LlmgwError: nobody leads."""
+        await self._require_leader()
+        for rule, claim, check in self.checks:
+            told(await _judged(rule, claim, check))
+
+    async def _require_leader(self) -> None:
+        where = str(self._client.base_url)
+        try:
+            with anyio.fail_after(PATIENCE):
+                answer = await self._register()
+        except (httpx.HTTPError, TimeoutError) as error:
+            raise LlmgwError(f"no answer: {error!r}", where=where) from error
+        if answer.status_code == 421:
+            refusal = msgspec.json.decode(answer.content, type=Refusal)
+            raise LlmgwError(
+                "is a standby, which only refuses",
+                where=where,
+                fix=f"ask the leader{', ' + refusal.leader if refusal.leader else ''}",
+            )
+        if answer.status_code == 200:
+            registered = msgspec.json.decode(answer.content, type=Registered)
+            await self._goodbye(registered.session)
+
+    async def leader(self) -> None:
+        leader = _read(await self._client.get("/v1/leader"), Leader)
+        _must(leader.leader, "it accepts agents and says that it does not lead")
+
+    async def register(self) -> None:
+        async with self._session() as mine:
+            beat = mine.heartbeat_s or 5.0
+            _must(1 <= beat <= 60, f"heartbeat_s is {beat:g}, not within 1 and 60")
+            lease = mine.lease_s
+            _must(lease is not None, "lease_s is missing")
+            _must((lease or 0) >= 3 * beat, f"lease_s {lease} < 3 * {beat:g}")
+
+    async def newer(self) -> None:
+        said = msgspec.to_builtins(self._said()) | {"in_version_9": {"x": [1]}}
+        answer = await self._post("register", said)
+        await self._goodbye(_read(answer, Registered).session)
+
+    async def stream(self) -> None:
+        async with self._session() as mine, self._stream(mine) as answer:
+            kind = answer.headers.get("content-type", "").partition(";")[0]
+            _must(kind == NDJSON, f"content-type is {kind!r}")
+            coding = answer.headers.get("content-encoding", "identity")
+            _must(coding == "identity", f"content-encoding is {coding}")
+
+    async def pings(self) -> None:
+        async with self._session() as mine, self._stream(mine) as answer:
+            lines = _lines(answer)
+            for _ in range(2):
+                # Half a second for a machine that is busy.
+                await _within(lines, (mine.heartbeat_s or 5.0) + 0.5)
+
+    async def beats(self) -> None:
+        async with self._session() as mine:
+            beat = self._beat(mine)
+            for _ in range(2):
+                _read(await self._post("heartbeat", beat), HeartbeatAck)
+
+    async def facts(self) -> None:
+        facts = Facts(hash="f1", facts={"os": Fact(source="test", age_s=0, value=1)})
+        body = msgspec.json.encode(facts)
+        async with self._session() as mine:
+            path = f"/v1/facts?session={mine.session}"
+            _done(await self._client.put(path, content=body))
+            _done(
+                await self._client.put(
+                    path,
+                    content=gzip.compress(body),
+                    headers={"Content-Encoding": "gzip"},
+                )
+            )
+
+    async def events(self) -> None:
+        event = Event(seq=1, at_s=0.5, kind="conformance", text="is being checked")
+        async with self._session() as mine:
+            _done(await self._post(f"events?session={mine.session}", [event]))
+
+    async def answers(self) -> None:
+        async with self._session() as mine:
+            path = f"/v1/answers/never-asked?session={mine.session}"
+            _done(await self._client.post(path, content=b"x" * 100_000))
+
+    async def probe(self) -> None:
+        async with self._session() as mine:
+            # Nothing listens on port 1, or something does: it has to say which.
+            said = Probe(address=self._said().mgmt_addr or "", port=1)
+            answer = await self._post(f"probe?session={mine.session}", said)
+            probed = _read(answer, Probed)
+            _must(
+                bool(probed.reachable or probed.reason), "unreachable, without reason"
+            )
+
+    async def goodbye(self) -> None:
+        async with self._session() as mine:
+            _done(await self._goodbye(mine.session))
+            _refused(await self._post("heartbeat", self._beat(mine)), 404)
+
+    async def unknown_session(self) -> None:
+        nobody = Registered(session="no-such-session", epoch=0)
+        answer = await self._post("heartbeat", self._beat(nobody))
+        _refused(answer, 404, "unknown_session")
+        path = "/v1/desired?session=no-such-session&have=0"
+        _refused(await self._client.get(path), 404, "unknown_session")
+
+    async def protocol(self) -> None:
+        said = msgspec.structs.replace(self._said(), protocol=(9999,))
+        refusal = _refused(await self._post("register", said), 426, "protocol")
+        _must(bool(refusal.accepts), "it does not say what it accepts")
+
+    async def clone(self) -> None:
+        async with self._session() as mine:
+            said = msgspec.structs.replace(
+                self._said(), instance="another", machine_id_hash="another"
+            )
+            _refused(await self._post("register", said), 409, "node_in_use")
+            _read(await self._post("heartbeat", self._beat(mine)), HeartbeatAck)
+
+    async def mismatch(self) -> None:
+        if not self._options.has_tls:
+            raise Skipped("needs TLS: without it a name cannot be proven")
+        said = msgspec.structs.replace(
+            self._said(), node_id=f"not-{self._options.node_id}"
+        )
+        _refused(await self._post("register", said), 403, "identity_mismatch")
+
+    async def garbage(self) -> None:
+        async with self._session() as mine:
+            for body in (b"", b"{", b"<html>", b"\xff\xfe", b'{"session": 7}'):
+                answer = await self._client.post("/v1/heartbeat", content=body)
+                _must(400 <= answer.status_code < 500, f"{body!r}: {_status(answer)}")
+            _read(await self._post("heartbeat", self._beat(mine)), HeartbeatAck)
+
+    async def epochs(self) -> None:
+        async with self._session() as mine, self._stream(mine) as answer:
+            ack = _read(await self._post("heartbeat", self._beat(mine)), HeartbeatAck)
+            _must(ack.epoch == mine.epoch, f"acked epoch {ack.epoch}, not {mine.epoch}")
+            line = await _within(_lines(answer), (mine.heartbeat_s or 5.0) + 0.5)
+            if isinstance(line, Snapshot):
+                _must(line.epoch == mine.epoch, f"snapshot of epoch {line.epoch}")
+
+    async def again(self) -> None:
+        async with self._session() as mine, self._stream(mine) as answer:
+            lines = _lines(answer)
+            async with self._session() as other:
+                _must(other.session != mine.session, "it is the same session")
+                await _ends(lines)
+                _refused(await self._post("heartbeat", self._beat(mine)), 404)
+                _read(await self._post("heartbeat", self._beat(other)), HeartbeatAck)
+
+    async def lease(self) -> None:
+        async with self._session() as mine:
+            lease = mine.lease_s or 15.0
+            if lease > self._options.longest_lease:
+                raise Skipped(f"the lease is {lease:g} s: add --slow to wait for it")
+            await anyio.sleep(lease + 1)
+            answer = await self._post("heartbeat", self._beat(mine))
+            _refused(answer, 404, "unknown_session")
+
+    async def whole(self) -> None:
+        async with self._session() as mine, self._stream(mine) as answer:
+            line = await _within(_lines(answer), (mine.heartbeat_s or 5.0) + 0.5)
+            if not isinstance(line, Snapshot):
+                # Right of it: nobody has said what is wanted on a node like this.
+                return
+            _must(line.complete, "the first snapshot is not complete")
+            line.wanted()
+
+    async def lines(self) -> None:
+        async with self._session() as mine, self._stream(mine) as answer:
+            limit = mine.max_line or MAX_LINE
+            with anyio.fail_after((mine.heartbeat_s or 5.0) + PATIENCE):
+                async for line in answer.aiter_lines():
+                    _must(len(line.encode()) <= limit, f"{len(line)} > {limit} bytes")
+                    return
+            raise Broken("the stream ended")
+
+    async def stale(self) -> None:
+        if not self._options.step_down:
+            raise Skipped("would end its lead: add --step-down")
+        said = msgspec.structs.replace(self._said(), epoch_seen=2**53)
+        _refused(await self._post("register", said), 409, "stale_epoch")
+        leader = _read(await self._client.get("/v1/leader"), Leader)
+        _must(not leader.leader, "it still says that it leads")
+        _refused(await self._register(), 421, "not_leader")
+
+    def _said(self) -> Register:
+        return Register(
+            node_id=self._options.node_id,
+            instance=self._instance,
+            machine_id_hash=self._instance,
+            boot_id=self._instance,
+            agent=AgentInfo(version="conformance"),
+            hostname=self._options.node_id,
+            mgmt_addr="127.0.0.1",
+            mgmt_interface=None,
+        )
+
+    async def _register(self) -> httpx.Response:
+        return await self._post("register", self._said())
+
+    @asynccontextmanager
+    async def _session(self) -> AsyncGenerator[Registered]:
+        registered = _read(await self._register(), Registered)
+        try:
+            yield registered
+        finally:
+            await self._goodbye(registered.session)
+
+    @asynccontextmanager
+    async def _stream(self, mine: Registered) -> AsyncGenerator[httpx.Response]:
+        path = f"/v1/desired?session={mine.session}&have=0"
+        async with self._client.stream("GET", path) as answer:
+            _must(answer.status_code == 200, _status(answer))
+            yield answer
+
+    def _beat(self, mine: Registered) -> Heartbeat:
+        self._seq += 1
+        return Heartbeat(
+            session=mine.session,
+            seq=self._seq,
+            epoch=mine.epoch,
+            rev_applied=None,
+            facts_hash="",
+            load=Load(),
+        )
+
+    async def _goodbye(self, session: str) -> httpx.Response:
+        said = Goodbye(session=session, reason="conformance", engines="left_running")
+        return await self._post("goodbye", said)
+
+    async def _post(self, path: str, message: object) -> httpx.Response:
+        body = msgspec.json.encode(message)
+        return await self._client.post(f"/v1/{path}", content=body)
+
+
+async def _judged(
+    rule: str, claim: str, check: Callable[[], Awaitable[None]]
+) -> Verdict:
+    try:
+        await check()
+    except Skipped as reason:
+        return Verdict(rule=rule, claim=claim, outcome="skip", why=str(reason))
+    except (Broken, ValueError, httpx.HTTPError, TimeoutError) as error:
+        why = str(error) or f"no answer ({type(error).__name__})"
+        return Verdict(rule=rule, claim=claim, outcome="fail", why=why)
+    return Verdict(rule=rule, claim=claim, outcome="pass")
+
+
+def _must(holds: bool, else_seen: str) -> None:
+    if not holds:
+        raise Broken(else_seen)
+
+
+def _status(answer: httpx.Response) -> str:
+    request = answer.request
+    return f"{request.method} {request.url.path} was answered {answer.status_code}"
+
+
+def _done(answer: httpx.Response) -> None:
+    _must(answer.status_code == 204, f"{_status(answer)}, not 204")
+
+
+def _read(answer: httpx.Response, kind: type[T]) -> T:
+    _must(answer.status_code == 200, f"{_status(answer)}, not 200")
+    return msgspec.json.decode(answer.content, type=kind)
+
+
+def _refused(answer: httpx.Response, status: int, code: str = "") -> Refusal:
+    """The refusal; Broken unless it is one, with *status* and *code*."""
+    _must(answer.status_code == status, f"{_status(answer)}, not {status}")
+    kind = answer.headers.get("content-type", "").partition(";")[0]
+    _must(kind == PROBLEM, f"{status} came as {kind!r}, not {PROBLEM}")
+    refusal = msgspec.json.decode(answer.content, type=Refusal)
+    _must(code in ("", refusal.code), f"{status} has code {refusal.code!r}, not {code}")
+    return refusal
+
+
+async def _lines(answer: httpx.Response) -> AsyncGenerator[Line]:
+    async for line in answer.aiter_lines():
+        if decoded := decode_line(line.encode()):
+            yield decoded
+
+
+async def _within(lines: AsyncGenerator[Line], seconds: float) -> Line:
+    with anyio.move_on_after(seconds):
+        async for line in lines:
+            return line
+        raise Broken("the stream ended")
+    raise Broken(f"no line within {seconds:g} s")
+
+
+async def _ends(lines: AsyncGenerator[Line]) -> None:
+    with anyio.move_on_after(PATIENCE):
+        async for line in lines:
+            if isinstance(line, Bye):
+                _must(line.reason == "replaced", f"bye says {line.reason!r}")
+                return
+        return
+    raise Broken("the old stream goes on")
