@@ -11,7 +11,7 @@ import httpx
 import msgspec
 
 from llmgw import tls
-from llmgw.conformance import Conformance, Options, Verdict
+from llmgw.conformance.played import Conformance, Options, Verdict
 from llmgw.errors import ConfigError, Fault
 
 EXAMPLE = """\

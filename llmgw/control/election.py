@@ -10,6 +10,7 @@ is elected only after it has ended there, or at once where it was given back.
 import logging
 import random
 import time
+from collections.abc import Callable
 
 import anyio
 import anyio.abc
@@ -35,11 +36,19 @@ def clock() -> float:
 
 class Elected:
     def __init__(
-        self, etcd: Etcd, prefix: str, *, ttl: int, url: str | None, floor: int
+        self,
+        etcd: Etcd,
+        prefix: str,
+        *,
+        ttl: int,
+        url: str | None,
+        floor: int,
+        now: Callable[[], float] = clock,
     ) -> None:
         self.lead = Latest(Lead())
         self.won: Won | None = None
         self._etcd = etcd
+        self._now = now
         self._key = f"{prefix}leader"
         self._floor_key = f"{prefix}epoch-floor"
         self._ttl = ttl
@@ -50,7 +59,7 @@ class Elected:
         self._gave_up = anyio.Event()
 
     def leads(self) -> bool:
-        return self.lead.value.is_leader and clock() < self._deadline
+        return self.lead.value.is_leader and self._now() < self._deadline
 
     def overtaken(self, epoch: int) -> None:
         self._overtaken = max(epoch, self._overtaken)
@@ -85,7 +94,7 @@ class Elected:
     async def _term(self) -> None:
         """Stand, lead, and lose it. LlmgwError if etcd cannot be had."""
         await self._raise_floor()
-        asked = clock()
+        asked = self._now()
         lease = await self._etcd.grant(self._ttl)
         self._deadline = asked + self._ttl * (1 - MARGIN)
         self._gave_up = anyio.Event()
@@ -112,7 +121,7 @@ class Elected:
         """Until the lease has ended, here or there."""
         while True:
             await anyio.sleep(self._ttl / 4)
-            asked = clock()
+            asked = self._now()
             with anyio.move_on_after(self._deadline - asked):
                 if await self._renewed(lease, asked):
                     continue
@@ -126,7 +135,7 @@ class Elected:
                 left = await self._etcd.keep_alive(lease)
             except LlmgwError:
                 await anyio.sleep(0.1)
-                asked = clock()
+                asked = self._now()
                 continue
             if left:
                 self._deadline = asked + left * (1 - MARGIN)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from llmgw.config.keys import Tls
-from llmgw.conformance import Conformance, Options, Verdict
+from llmgw.conformance.played import Conformance, Options, Verdict
 from llmgw.errors import LlmgwError
 from tests.control.conftest import Serving
 from tests.fakes.certified import authority, certificates, control_plane

@@ -6,14 +6,20 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 from collections.abc import Generator
 from pathlib import Path
 
 import anyio
 import httpx
+import msgspec
 import pytest
 
+from llmgw.config.keys import Tls
+from llmgw.control.election import Elected, clock
+from llmgw.control.etcd import Etcd as EtcdClient
+from llmgw.control.etcd import client
 from llmgw.control.settings import Etcd
 from tests.control.asking import Asking, refusal, register
 from tests.control.conftest import Serving
@@ -199,3 +205,108 @@ async def test_who_is_overtaken_gives_the_lead_back(
 
     assert refusal(answer) == (409, "stale_epoch")
     assert refusal(then) == (421, "not_leader")
+
+
+async def test_the_lead_ends_with_the_lease_before_any_task_has_run(
+    etcd: Etcd,
+) -> None:
+    """As after a suspension: time has passed, and the first thing run is a request."""
+    passed, leads = 0.0, True
+    async with client(Tls()) as http:
+        cluster = EtcdClient(http, etcd.endpoints, 1.0)
+        elected = Elected(
+            cluster,
+            etcd.prefix,
+            ttl=TTL,
+            url=None,
+            floor=0,
+            now=lambda: clock() + passed,
+        )
+        async with anyio.create_task_group() as group:
+            await group.start(elected.run)
+            with anyio.fail_after(10):
+                while not elected.leads():
+                    await anyio.sleep(0.01)
+            passed = TTL * 0.95
+            leads = elected.leads()
+            group.cancel_scope.cancel()
+
+    assert elected.lead.number > 0
+    assert not leads
+
+
+class Program:
+    """`llmgw control` as a process of its own, which can be frozen and killed."""
+
+    def __init__(self, folder: Path, etcd: Etcd) -> None:
+        folder.mkdir()
+        self.url = f"http://127.0.0.1:{_free_ports(1)[0]}"
+        arguments = {
+            "listen": self.url.removeprefix("http://"),
+            "state-dir": str(folder),
+            "role": "etcd",
+            "etcd": ",".join(etcd.endpoints),
+            "etcd-prefix": etcd.prefix,
+            "etcd-ttl": str(etcd.ttl),
+            "admin-socket": str(folder.parent / f"{folder.name}.sock"),
+        }
+        with (folder / "log").open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "llmgw", "control"]
+                + [f"--{key}={value}" for key, value in arguments.items()],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+            )
+
+    async def leads(self, client: httpx.AsyncClient) -> bool:
+        try:
+            answer = await client.get(f"{self.url}/v1/leader", timeout=1)
+        except httpx.HTTPError:
+            return False
+        return answer.json()["leader"]
+
+
+@pytest.fixture
+def programs(etcd: Etcd) -> Generator[list[Program]]:
+    with tempfile.TemporaryDirectory(prefix="llmgw-cp-") as folder:
+        found = [Program(Path(folder) / name, etcd) for name in ("a", "b")]
+        yield found
+        for program in found:
+            program.process.kill()
+            program.process.wait()
+
+
+async def test_who_was_frozen_accepts_nobody_when_it_wakes(
+    programs: list[Program],
+) -> None:
+    """The other leads by then; and when that one is killed, the first leads again."""
+    async with httpx.AsyncClient(trust_env=False) as client:
+        old = await elected(client, programs)
+        new = next(program for program in programs if program is not old)
+        old.process.send_signal(signal.SIGSTOP)
+        answers: list[httpx.Response] = []
+
+        async def knock() -> None:
+            # Lies in the socket until the frozen one wakes: the first it answers.
+            body = msgspec.json.encode(register())
+            url = f"{old.url}/v1/register"
+            answers.append(await client.post(url, content=body, timeout=30))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(knock)
+            await elected(client, [new])
+            old.process.send_signal(signal.SIGCONT)
+        new.process.kill()
+        await elected(client, [old])
+
+    assert refusal(answers[0]) == (421, "not_leader")
+
+
+async def elected(client: httpx.AsyncClient, programs: list[Program]) -> Program:
+    with anyio.fail_after(20):
+        while True:
+            for program in programs:
+                if await program.leads(client):
+                    return program
+            await anyio.sleep(0.02)

@@ -1,8 +1,4 @@
-"""An agent played against any control plane: does it keep the rules, one by one?
-
-The numbers are those of docs/protocol.md: a name for its first two parts, then the
-numbered rules of the session. It runs nothing on any node, and registers as its own.
-"""
+"""The checks, in the order in which they are played."""
 
 import gzip
 import secrets
@@ -15,11 +11,22 @@ import httpx
 import msgspec
 from msgspec import Struct
 
+from llmgw.conformance.seen import (
+    Broken,
+    Skipped,
+    answered,
+    done,
+    ends,
+    lines_of,
+    must,
+    read,
+    refused,
+    within,
+)
 from llmgw.errors import LlmgwError
 from llmgw.wire import (
     MAX_LINE,
     AgentInfo,
-    Bye,
     Event,
     Fact,
     Facts,
@@ -27,7 +34,6 @@ from llmgw.wire import (
     Heartbeat,
     HeartbeatAck,
     Leader,
-    Line,
     Load,
     Probe,
     Probed,
@@ -35,7 +41,6 @@ from llmgw.wire import (
     Register,
     Registered,
     Snapshot,
-    decode_line,
 )
 
 T = TypeVar("T")
@@ -51,14 +56,6 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
     claim: str
     outcome: Literal["pass", "fail", "skip"]
     why: str = ""
-
-
-class Broken(Exception):
-    """The control plane did otherwise."""
-
-
-class Skipped(Exception):
-    """The rule was not looked at."""
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -129,49 +126,49 @@ class Conformance:
             await self._goodbye(registered.session)
 
     async def leader(self) -> None:
-        leader = _read(await self._client.get("/v1/leader"), Leader)
-        _must(leader.leader, "it accepts agents and says that it does not lead")
+        leader = read(await self._client.get("/v1/leader"), Leader)
+        must(leader.leader, "it accepts agents and says that it does not lead")
 
     async def register(self) -> None:
         async with self._session() as mine:
             beat = mine.heartbeat_s or 5.0
-            _must(1 <= beat <= 60, f"heartbeat_s is {beat:g}, not within 1 and 60")
+            must(1 <= beat <= 60, f"heartbeat_s is {beat:g}, not within 1 and 60")
             lease = mine.lease_s
-            _must(lease is not None, "lease_s is missing")
-            _must((lease or 0) >= 3 * beat, f"lease_s {lease} < 3 * {beat:g}")
+            must(lease is not None, "lease_s is missing")
+            must((lease or 0) >= 3 * beat, f"lease_s {lease} < 3 * {beat:g}")
 
     async def newer(self) -> None:
         said = msgspec.to_builtins(self._said()) | {"in_version_9": {"x": [1]}}
         answer = await self._post("register", said)
-        await self._goodbye(_read(answer, Registered).session)
+        await self._goodbye(read(answer, Registered).session)
 
     async def stream(self) -> None:
         async with self._session() as mine, self._stream(mine) as answer:
             kind = answer.headers.get("content-type", "").partition(";")[0]
-            _must(kind == NDJSON, f"content-type is {kind!r}")
+            must(kind == NDJSON, f"content-type is {kind!r}")
             coding = answer.headers.get("content-encoding", "identity")
-            _must(coding == "identity", f"content-encoding is {coding}")
+            must(coding == "identity", f"content-encoding is {coding}")
 
     async def pings(self) -> None:
         async with self._session() as mine, self._stream(mine) as answer:
-            lines = _lines(answer)
+            lines = lines_of(answer)
             for _ in range(2):
                 # Half a second for a machine that is busy.
-                await _within(lines, (mine.heartbeat_s or 5.0) + 0.5)
+                await within(lines, (mine.heartbeat_s or 5.0) + 0.5)
 
     async def beats(self) -> None:
         async with self._session() as mine:
             beat = self._beat(mine)
             for _ in range(2):
-                _read(await self._post("heartbeat", beat), HeartbeatAck)
+                read(await self._post("heartbeat", beat), HeartbeatAck)
 
     async def facts(self) -> None:
         facts = Facts(hash="f1", facts={"os": Fact(source="test", age_s=0, value=1)})
         body = msgspec.json.encode(facts)
         async with self._session() as mine:
             path = f"/v1/facts?session={mine.session}"
-            _done(await self._client.put(path, content=body))
-            _done(
+            done(await self._client.put(path, content=body))
+            done(
                 await self._client.put(
                     path,
                     content=gzip.compress(body),
@@ -182,47 +179,45 @@ class Conformance:
     async def events(self) -> None:
         event = Event(seq=1, at_s=0.5, kind="conformance", text="is being checked")
         async with self._session() as mine:
-            _done(await self._post(f"events?session={mine.session}", [event]))
+            done(await self._post(f"events?session={mine.session}", [event]))
 
     async def answers(self) -> None:
         async with self._session() as mine:
             path = f"/v1/answers/never-asked?session={mine.session}"
-            _done(await self._client.post(path, content=b"x" * 100_000))
+            done(await self._client.post(path, content=b"x" * 100_000))
 
     async def probe(self) -> None:
         async with self._session() as mine:
             # Nothing listens on port 1, or something does: it has to say which.
             said = Probe(address=self._said().mgmt_addr or "", port=1)
             answer = await self._post(f"probe?session={mine.session}", said)
-            probed = _read(answer, Probed)
-            _must(
-                bool(probed.reachable or probed.reason), "unreachable, without reason"
-            )
+            probed = read(answer, Probed)
+            must(bool(probed.reachable or probed.reason), "unreachable, without reason")
 
     async def goodbye(self) -> None:
         async with self._session() as mine:
-            _done(await self._goodbye(mine.session))
-            _refused(await self._post("heartbeat", self._beat(mine)), 404)
+            done(await self._goodbye(mine.session))
+            refused(await self._post("heartbeat", self._beat(mine)), 404)
 
     async def unknown_session(self) -> None:
         nobody = Registered(session="no-such-session", epoch=0)
         answer = await self._post("heartbeat", self._beat(nobody))
-        _refused(answer, 404, "unknown_session")
+        refused(answer, 404, "unknown_session")
         path = "/v1/desired?session=no-such-session&have=0"
-        _refused(await self._client.get(path), 404, "unknown_session")
+        refused(await self._client.get(path), 404, "unknown_session")
 
     async def protocol(self) -> None:
         said = msgspec.structs.replace(self._said(), protocol=(9999,))
-        refusal = _refused(await self._post("register", said), 426, "protocol")
-        _must(bool(refusal.accepts), "it does not say what it accepts")
+        refusal = refused(await self._post("register", said), 426, "protocol")
+        must(bool(refusal.accepts), "it does not say what it accepts")
 
     async def clone(self) -> None:
         async with self._session() as mine:
             said = msgspec.structs.replace(
                 self._said(), instance="another", machine_id_hash="another"
             )
-            _refused(await self._post("register", said), 409, "node_in_use")
-            _read(await self._post("heartbeat", self._beat(mine)), HeartbeatAck)
+            refused(await self._post("register", said), 409, "node_in_use")
+            read(await self._post("heartbeat", self._beat(mine)), HeartbeatAck)
 
     async def mismatch(self) -> None:
         if not self._options.has_tls:
@@ -230,31 +225,31 @@ class Conformance:
         said = msgspec.structs.replace(
             self._said(), node_id=f"not-{self._options.node_id}"
         )
-        _refused(await self._post("register", said), 403, "identity_mismatch")
+        refused(await self._post("register", said), 403, "identity_mismatch")
 
     async def garbage(self) -> None:
         async with self._session() as mine:
             for body in (b"", b"{", b"<html>", b"\xff\xfe", b'{"session": 7}'):
                 answer = await self._client.post("/v1/heartbeat", content=body)
-                _must(400 <= answer.status_code < 500, f"{body!r}: {_status(answer)}")
-            _read(await self._post("heartbeat", self._beat(mine)), HeartbeatAck)
+                must(400 <= answer.status_code < 500, f"{body!r}: {answered(answer)}")
+            read(await self._post("heartbeat", self._beat(mine)), HeartbeatAck)
 
     async def epochs(self) -> None:
         async with self._session() as mine, self._stream(mine) as answer:
-            ack = _read(await self._post("heartbeat", self._beat(mine)), HeartbeatAck)
-            _must(ack.epoch == mine.epoch, f"acked epoch {ack.epoch}, not {mine.epoch}")
-            line = await _within(_lines(answer), (mine.heartbeat_s or 5.0) + 0.5)
+            ack = read(await self._post("heartbeat", self._beat(mine)), HeartbeatAck)
+            must(ack.epoch == mine.epoch, f"acked epoch {ack.epoch}, not {mine.epoch}")
+            line = await within(lines_of(answer), (mine.heartbeat_s or 5.0) + 0.5)
             if isinstance(line, Snapshot):
-                _must(line.epoch == mine.epoch, f"snapshot of epoch {line.epoch}")
+                must(line.epoch == mine.epoch, f"snapshot of epoch {line.epoch}")
 
     async def again(self) -> None:
         async with self._session() as mine, self._stream(mine) as answer:
-            lines = _lines(answer)
+            lines = lines_of(answer)
             async with self._session() as other:
-                _must(other.session != mine.session, "it is the same session")
-                await _ends(lines)
-                _refused(await self._post("heartbeat", self._beat(mine)), 404)
-                _read(await self._post("heartbeat", self._beat(other)), HeartbeatAck)
+                must(other.session != mine.session, "it is the same session")
+                await ends(lines)
+                refused(await self._post("heartbeat", self._beat(mine)), 404)
+                read(await self._post("heartbeat", self._beat(other)), HeartbeatAck)
 
     async def lease(self) -> None:
         async with self._session() as mine:
@@ -263,15 +258,15 @@ class Conformance:
                 raise Skipped(f"the lease is {lease:g} s: add --slow to wait for it")
             await anyio.sleep(lease + 1)
             answer = await self._post("heartbeat", self._beat(mine))
-            _refused(answer, 404, "unknown_session")
+            refused(answer, 404, "unknown_session")
 
     async def whole(self) -> None:
         async with self._session() as mine, self._stream(mine) as answer:
-            line = await _within(_lines(answer), (mine.heartbeat_s or 5.0) + 0.5)
+            line = await within(lines_of(answer), (mine.heartbeat_s or 5.0) + 0.5)
             if not isinstance(line, Snapshot):
                 # Right of it: nobody has said what is wanted on a node like this.
                 return
-            _must(line.complete, "the first snapshot is not complete")
+            must(line.complete, "the first snapshot is not complete")
             line.wanted()
 
     async def lines(self) -> None:
@@ -279,7 +274,7 @@ class Conformance:
             limit = mine.max_line or MAX_LINE
             with anyio.fail_after((mine.heartbeat_s or 5.0) + PATIENCE):
                 async for line in answer.aiter_lines():
-                    _must(len(line.encode()) <= limit, f"{len(line)} > {limit} bytes")
+                    must(len(line.encode()) <= limit, f"{len(line)} > {limit} bytes")
                     return
             raise Broken("the stream ended")
 
@@ -287,10 +282,10 @@ class Conformance:
         if not self._options.step_down:
             raise Skipped("would end its lead: add --step-down")
         said = msgspec.structs.replace(self._said(), epoch_seen=2**53)
-        _refused(await self._post("register", said), 409, "stale_epoch")
-        leader = _read(await self._client.get("/v1/leader"), Leader)
-        _must(not leader.leader, "it still says that it leads")
-        _refused(await self._register(), 421, "not_leader")
+        refused(await self._post("register", said), 409, "stale_epoch")
+        leader = read(await self._client.get("/v1/leader"), Leader)
+        must(not leader.leader, "it still says that it leads")
+        refused(await self._register(), 421, "not_leader")
 
     def _said(self) -> Register:
         return Register(
@@ -309,7 +304,7 @@ class Conformance:
 
     @asynccontextmanager
     async def _session(self) -> AsyncGenerator[Registered]:
-        registered = _read(await self._register(), Registered)
+        registered = read(await self._register(), Registered)
         try:
             yield registered
         finally:
@@ -319,7 +314,7 @@ class Conformance:
     async def _stream(self, mine: Registered) -> AsyncGenerator[httpx.Response]:
         path = f"/v1/desired?session={mine.session}&have=0"
         async with self._client.stream("GET", path) as answer:
-            _must(answer.status_code == 200, _status(answer))
+            must(answer.status_code == 200, answered(answer))
             yield answer
 
     def _beat(self, mine: Registered) -> Heartbeat:
@@ -353,56 +348,3 @@ async def _judged(
         why = str(error) or f"no answer ({type(error).__name__})"
         return Verdict(rule=rule, claim=claim, outcome="fail", why=why)
     return Verdict(rule=rule, claim=claim, outcome="pass")
-
-
-def _must(holds: bool, else_seen: str) -> None:
-    if not holds:
-        raise Broken(else_seen)
-
-
-def _status(answer: httpx.Response) -> str:
-    request = answer.request
-    return f"{request.method} {request.url.path} was answered {answer.status_code}"
-
-
-def _done(answer: httpx.Response) -> None:
-    _must(answer.status_code == 204, f"{_status(answer)}, not 204")
-
-
-def _read(answer: httpx.Response, kind: type[T]) -> T:
-    _must(answer.status_code == 200, f"{_status(answer)}, not 200")
-    return msgspec.json.decode(answer.content, type=kind)
-
-
-def _refused(answer: httpx.Response, status: int, code: str = "") -> Refusal:
-    """The refusal; Broken unless it is one, with *status* and *code*."""
-    _must(answer.status_code == status, f"{_status(answer)}, not {status}")
-    kind = answer.headers.get("content-type", "").partition(";")[0]
-    _must(kind == PROBLEM, f"{status} came as {kind!r}, not {PROBLEM}")
-    refusal = msgspec.json.decode(answer.content, type=Refusal)
-    _must(code in ("", refusal.code), f"{status} has code {refusal.code!r}, not {code}")
-    return refusal
-
-
-async def _lines(answer: httpx.Response) -> AsyncGenerator[Line]:
-    async for line in answer.aiter_lines():
-        if decoded := decode_line(line.encode()):
-            yield decoded
-
-
-async def _within(lines: AsyncGenerator[Line], seconds: float) -> Line:
-    with anyio.move_on_after(seconds):
-        async for line in lines:
-            return line
-        raise Broken("the stream ended")
-    raise Broken(f"no line within {seconds:g} s")
-
-
-async def _ends(lines: AsyncGenerator[Line]) -> None:
-    with anyio.move_on_after(PATIENCE):
-        async for line in lines:
-            if isinstance(line, Bye):
-                _must(line.reason == "replaced", f"bye says {line.reason!r}")
-                return
-        return
-    raise Broken("the old stream goes on")

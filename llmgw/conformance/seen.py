@@ -1,0 +1,75 @@
+"""What the control plane did, held against what it should have done."""
+
+from collections.abc import AsyncGenerator
+from typing import TypeVar
+
+import anyio
+import httpx
+import msgspec
+
+from llmgw.wire import Bye, Line, Refusal, decode_line
+
+T = TypeVar("T")
+PROBLEM = "application/problem+json"
+PATIENCE = 5.0
+
+
+class Broken(Exception):
+    """The control plane did otherwise."""
+
+
+class Skipped(Exception):
+    """The rule was not looked at."""
+
+
+def must(holds: bool, else_seen: str) -> None:
+    if not holds:
+        raise Broken(else_seen)
+
+
+def answered(answer: httpx.Response) -> str:
+    request = answer.request
+    return f"{request.method} {request.url.path} was answered {answer.status_code}"
+
+
+def done(answer: httpx.Response) -> None:
+    must(answer.status_code == 204, f"{answered(answer)}, not 204")
+
+
+def read(answer: httpx.Response, kind: type[T]) -> T:
+    must(answer.status_code == 200, f"{answered(answer)}, not 200")
+    return msgspec.json.decode(answer.content, type=kind)
+
+
+def refused(answer: httpx.Response, status: int, code: str = "") -> Refusal:
+    """The refusal; Broken unless it is one, with *status* and *code*."""
+    must(answer.status_code == status, f"{answered(answer)}, not {status}")
+    kind = answer.headers.get("content-type", "").partition(";")[0]
+    must(kind == PROBLEM, f"{status} came as {kind!r}, not {PROBLEM}")
+    refusal = msgspec.json.decode(answer.content, type=Refusal)
+    must(code in ("", refusal.code), f"{status} has code {refusal.code!r}, not {code}")
+    return refusal
+
+
+async def lines_of(answer: httpx.Response) -> AsyncGenerator[Line]:
+    async for line in answer.aiter_lines():
+        if decoded := decode_line(line.encode()):
+            yield decoded
+
+
+async def within(lines: AsyncGenerator[Line], seconds: float) -> Line:
+    with anyio.move_on_after(seconds):
+        async for line in lines:
+            return line
+        raise Broken("the stream ended")
+    raise Broken(f"no line within {seconds:g} s")
+
+
+async def ends(lines: AsyncGenerator[Line]) -> None:
+    with anyio.move_on_after(PATIENCE):
+        async for line in lines:
+            if isinstance(line, Bye):
+                must(line.reason == "replaced", f"bye says {line.reason!r}")
+                return
+        return
+    raise Broken("the old stream goes on")
