@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +39,13 @@ class Child:
         environ: Mapping[str, str] | None = None,
         *,
         is_bare: bool = False,
+        kill: Callable[[int, int], None] = os.killpg,
     ) -> None:
-        """*is_bare*: it needs no installed package, and starts in half the time."""
+        """*is_bare*: it needs no installed package, and starts in half the time.
+
+        *kill*: what a test replaces to have a process that SIGKILL does not end.
+        """
+        self._kill = kill
         flags = ["-I", "-S"] if is_bare else ["-I"]
         self._command = [sys.executable, *flags, "-c", _PROGRAM, module, function]
         self._environ = None if environ is None else dict(environ)
@@ -78,7 +83,7 @@ class Child:
     def _end(self, process: subprocess.Popen[bytes], since: float) -> None:
         """The whole session: nvidia-smi hangs below the one that asked it."""
         try:
-            os.killpg(process.pid, signal.SIGKILL)
+            self._kill(process.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
         for pipe in (process.stdin, process.stdout, process.stderr):

@@ -1,5 +1,7 @@
 """The inventory over this very machine, and over probes that hang."""
 
+import os
+import signal
 import threading
 from pathlib import Path
 from typing import Any
@@ -52,19 +54,6 @@ async def test_before_the_first_survey_nothing_is_claimed(tmp_path: Path) -> Non
     assert inventory.load().cpu is None
 
 
-async def test_the_hash_stays_while_nothing_changes(tmp_path: Path) -> None:
-    """Ages, free memory and pressure are shown and are no news."""
-    inventory = Inventory(config(tmp_path))
-    await inventory.once()
-    before, number = inventory.facts().hash, inventory.changed.value
-
-    await inventory.ask("memory")
-    await inventory.ask("cpu")
-
-    assert inventory.facts().hash == before
-    assert inventory.changed.value == number
-
-
 class Scripted:
     """A probe that answers as it is told."""
 
@@ -79,6 +68,24 @@ class Scripted:
         self.calls += 1
         self.let_go.wait(30)
         return self.found
+
+
+async def test_the_hash_stays_while_nothing_changes(tmp_path: Path) -> None:
+    """Ages, and what stands under `now`, are shown and are no news."""
+    gpus = Scripted(Found({"gpus": [{"uuid": "a", "now": {"free": 1}}]}, "fake"))
+    inventory = Inventory(config(tmp_path), replaced={"gpus": gpus.probe})
+    await inventory.ask("gpus")
+    before, number = inventory.facts().hash, inventory.changed.value
+
+    gpus.found = Found({"gpus": [{"uuid": "a", "now": {"free": 2}}]}, "fake")
+    await inventory.ask("gpus")
+    assert inventory.value("gpus")["gpus"][0]["now"] == {"free": 2}
+    assert (inventory.facts().hash, inventory.changed.value) == (before, number)
+
+    gpus.found = Found({"gpus": [{"uuid": "b", "now": {"free": 2}}]}, "fake")
+    await inventory.ask("gpus")
+    assert inventory.facts().hash != before
+    assert inventory.changed.value == number + 1
 
 
 async def test_a_late_probe_leaves_its_last_answer_standing(tmp_path: Path) -> None:
@@ -153,6 +160,39 @@ async def test_a_child_that_hangs_is_ended_with_all_below_it(tmp_path: Path) -> 
     with anyio.fail_after(5):
         while await anyio.to_thread.run_sync(is_alive):
             await anyio.sleep(0.01)
+
+
+async def test_a_child_that_cannot_be_ended_is_not_joined(tmp_path: Path) -> None:
+    """T84: asleep in a driver, it outlives SIGKILL; one such process is enough."""
+    pids: list[int] = []
+
+    def spare(pid: int, _: int) -> None:
+        pids.append(pid)
+
+    child = Child("subprocess", "run", kill=spare)
+    mark = tmp_path / "started"
+    ask = {"args": ["sh", "-c", f"echo >> {mark}; exec sleep 60"]}
+    try:
+        with pytest.raises(Hung) as first:
+            await anyio.to_thread.run_sync(child.ask, ask, 2.0)
+        with pytest.raises(Hung) as second:
+            await anyio.to_thread.run_sync(child.ask, ask, 2.0)
+        assert second.value.since == first.value.since
+        assert len(pids) == 1
+    finally:
+        for pid in pids:
+            os.killpg(pid, signal.SIGKILL)
+
+    quick = {"args": ["sh", "-c", "exit 3"], "check": True}
+    with anyio.fail_after(10):
+        while True:
+            try:
+                found = await anyio.to_thread.run_sync(child.ask, quick, 10.0)
+            except Hung:
+                await anyio.sleep(0.01)
+            else:
+                break
+    assert "exit status 3" in found.reason
 
 
 def test_a_child_that_dies_is_a_reason() -> None:
