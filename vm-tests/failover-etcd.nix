@@ -7,7 +7,6 @@ let
 in
 fleet.test {
   name = "failover-etcd";
-  lite = "this version of the control plane has no election on etcd yet";
   nodes = {
     agent1 = agent;
     agent2 = agent;
