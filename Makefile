@@ -36,7 +36,7 @@ generate: .venv/.dev  ## write what is made from config.py: the schema, the docs
 vm-lite:  ## the VM tests on systemd-nspawn guests, as root; TESTS='failover adoption' for some
 	python3 vm-tests/lite $(TESTS)
 
-bench: bench-link bench-supervisor bench-weights bench-discovery bench-threads  ## speed and memory, as ratios in one run; bench-link for one, BENCH='--repeats 5'
+bench: bench-link bench-supervisor bench-adoption bench-weights bench-discovery bench-threads  ## speed and memory, as ratios in one run; bench-link for one, BENCH='--repeats 5'
 
 bench-%: .venv/.dev
 	$(PY) -m tests.bench.$* $(BENCH)
