@@ -61,6 +61,8 @@ for text, message in refused:
         agent1.wait_until_succeeds(f"systemctl is-failed {AGENT}", timeout=20)
         t.assertEqual(agent1.get_unit_property(AGENT, "ExecMainStatus"), "78")
         agent1.succeed(f"journalctl -b -u {AGENT} | grep -qF {shlex.quote(message)}")
+        # and `systemctl status` shows it, however long ago that was
+        t.assertIn(message, agent1.get_unit_property(AGENT, "StatusText"))
         # it waits for a person: no second try
         t.assertEqual(agent1.get_unit_property(AGENT, "SubState"), "failed")
         t.assertEqual(agent1.get_unit_property(AGENT, "NRestarts"), "0")

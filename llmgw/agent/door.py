@@ -33,11 +33,30 @@ Request = Mapping[str, Any]
 Answers = Callable[[Request], AsyncIterator[Any]]
 
 
-def default_path() -> Path:
-    """The system agent's socket, or that of this user's own agent."""
-    if os.geteuid() == 0 or SYSTEM.exists():
-        return SYSTEM
+def default_path(
+    environment: Mapping[str, str] = os.environ,
+    system: Path = SYSTEM,
+    user: int | None = None,
+) -> Path:
+    """The system agent's socket, or that of this user's own agent.
+
+    The system's is it also for the service's own user, who owns the folder, and inside
+    the unit: there, whether an agent listens yet is not what decides.
+    """
+    if folder := environment.get("RUNTIME_DIRECTORY", "").partition(":")[0]:
+        return Path(folder) / system.name
+    user = os.geteuid() if user is None else user
+    if user == 0 or _owner(system) is not None or _owner(system.parent) == user:
+        return system
     return Path.home() / ".local/state/llmgw/agent.sock"
+
+
+def _owner(path: Path) -> int | None:
+    """Whose it is; None if it is not there, or may not be seen."""
+    try:
+        return path.stat().st_uid
+    except OSError:
+        return None
 
 
 class Door:

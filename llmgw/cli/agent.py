@@ -10,10 +10,12 @@ import anyio
 from llmgw.agent import kept
 from llmgw.agent.daemon import serve
 from llmgw.agent.door import default_path
+from llmgw.agent.notify import Systemd
 from llmgw.agent.resolve import Resolved
 from llmgw.agent.resolve import read as read_file
 from llmgw.agent.run import Agent
 from llmgw.config.load import default_path as default_file
+from llmgw.errors import ConfigError, LlmgwError
 from llmgw.telemetry import set_up_logging
 
 log = logging.getLogger(__name__)
@@ -54,7 +56,12 @@ def run(arguments: argparse.Namespace) -> int:
         unknown: bool = arguments.allow_unknown_keys
         return read_file(arguments.config, allow_unknown_keys=unknown)
 
-    resolved = read()
+    try:
+        resolved = read()
+    except LlmgwError as error:
+        # What `systemctl status` shows as long as the unit stays failed.
+        Systemd().status(f"not started: {_in_a_line(error)}")
+        raise
     for warning in resolved.warnings:
         log.warning("%s", warning)
     with kept.held(Path(resolved.config.state_dir)):
@@ -67,3 +74,9 @@ async def _main(agent: Agent, socket: Path) -> None:
         await group.start(agent.signals)
         await serve(agent, socket)
         group.cancel_scope.cancel()
+
+
+def _in_a_line(error: LlmgwError) -> str:
+    first, *_ = str(error).splitlines()
+    more = len(error.faults) - 1 if isinstance(error, ConfigError) else 0
+    return f"{first} (and {more} more)" if more else first

@@ -1,5 +1,6 @@
 """The local door answers whoever may connect, and survives whatever is said to it."""
 
+import os
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from llmgw.agent.door import Door, Request, ask, ask_once, once
+from llmgw.agent.door import Door, Request, ask, ask_once, default_path, once
 from llmgw.errors import LlmgwError
 
 
@@ -135,3 +136,21 @@ async def test_no_answer_is_a_fault_and_never_a_yes(
             await anyio.to_thread.run_sync(lambda: ask_once(path, "drain"))
         group.cancel_scope.cancel()
         await listener.aclose()
+
+
+def test_the_services_own_user_asks_at_the_systems_socket(tmp_path: Path) -> None:
+    """With the agent off there is no socket to see, and the place is still that one."""
+    service, system = os.geteuid() or 4242, tmp_path / "agent.sock"
+    os.chown(tmp_path, service, -1)
+
+    assert default_path({}, system, service) == system
+    assert default_path({}, system, service + 1) != system
+    assert default_path({}, tmp_path / "none/agent.sock", service + 1) != system
+    system.touch()
+    assert default_path({}, system, service + 1) == system
+
+
+def test_inside_a_unit_the_socket_is_in_its_runtime_folder() -> None:
+    inside = {"RUNTIME_DIRECTORY": "/run/llmgw:/run/other"}
+
+    assert default_path(inside, user=4242) == Path("/run/llmgw/agent.sock")
