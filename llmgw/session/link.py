@@ -24,7 +24,7 @@ import msgspec
 from anyio.abc import TaskStatus
 
 from llmgw.aio import Latest, first
-from llmgw.backoff import delays, jittered
+from llmgw.backoff import jittered
 from llmgw.config import keys
 from llmgw.config.address import masked
 from llmgw.errors import Refused, SessionError, Unreachable
@@ -112,7 +112,7 @@ class Link:
             fixed_address=identity.mgmt_addr is not None,
         )
         self._not_before: dict[str, float] = {}
-        self._stubborn = False
+        self._answers: set[str] = set()  # the refusals of the present round
         self._present: Opened | None = None
         self._leaving = anyio.Event()
 
@@ -140,30 +140,33 @@ class Link:
             await anyio.sleep(CERTIFICATES_EVERY)
 
     async def _keep_on(self) -> None:
-        waits = delays(self._base, self._max)
+        waits = rules.Waits(self._base, self._max)
         flaps = 0
-        pass_over = rules.Round(self._memory.servers)
+        pass_over = self._new_round()
         while True:
             opened = await self._race(pass_over)
             if opened is None:
-                await self._pause(next(waits))
-                pass_over = rules.Round(self._memory.servers)
+                await self._pause(self._after_a_round(waits))
+                pass_over = self._new_round()
                 continue
             began = anyio.current_time()
             session, end = await self._hold(opened)
             if not session.acked:
                 # It only looked like a leader. The rest of the round may have one.
                 continue
-            waits = delays(self._base, self._max)
+            waits = rules.Waits(self._base, self._max)
             flaps = flaps + 1 if anyio.current_time() - began < self._base else 0
             if flaps > rules.FLAPS:
-                await self._pause(self._base)
+                await self._pause(jittered(self._base, self._dice()))
             hint = end.leader if isinstance(end, Refused) else None
-            pass_over = rules.Round(self._memory.servers, hint)
+            pass_over = self._new_round(hint)
+
+    def _new_round(self, hint: str | None = None) -> rules.Round:
+        self._answers.clear()
+        return rules.Round(self._memory.servers, hint)
 
     async def _race(self, pass_over: rules.Round) -> Opened | None:
         """The first server that accepts; None if none does."""
-        self._stubborn = False
         trying: list[str] = []
 
         async def attempt(server: str) -> Opened:
@@ -193,19 +196,20 @@ class Link:
         pass_over.put_back(trying)
         return opened
 
-    async def _pause(self, delay: float) -> None:
+    def _after_a_round(self, waits: rules.Waits) -> float:
         now = anyio.current_time()
         busy = [self._not_before.get(server, 0.0) for server in self._memory.servers]
-        wait = rules.pause(
-            delay,
-            self._max,
-            stubborn=self._stubborn,
+        return waits.after(
+            stubborn=not self._answers.isdisjoint(rules.STUBBORN),
+            standby="not_leader" in self._answers,
             not_before=min(busy, default=0.0) - now,
+            dice=self._dice(),
         )
+
+    async def _pause(self, seconds: float) -> None:
         self._tell(state="disconnected")
-        spread = jittered(wait, self._dice())
-        log.info("no control plane accepts next_round_in=%.1fs", spread)
-        await anyio.sleep(max(spread, min(busy, default=0.0) - now))
+        log.info("no control plane accepts next_round_in=%.1fs", seconds)
+        await anyio.sleep(seconds)
 
     # One server ------------------------------------------------------------------
 
@@ -218,11 +222,11 @@ class Link:
         if not isinstance(error, Refused):
             self._memory.failed(server)
             return
+        self._answers.add(error.code)
         if error.retry_after_s is not None:
             seconds = min(error.retry_after_s, rules.RETRY_AFTER_MAX)
             self._not_before[server] = anyio.current_time() + seconds
         if error.code in rules.STUBBORN or error.code == "stale_epoch":
-            self._stubborn = self._stubborn or error.code in rules.STUBBORN
             self._troubles.set(refused(error, self._memory.epoch))
 
     async def _hold(self, opened: Opened) -> tuple[Session, SessionError]:

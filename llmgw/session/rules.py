@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import msgspec
 
+from llmgw.backoff import delays, jittered
 from llmgw.config.address import Address, Complaint, parse
 from llmgw.wire import MAX_LINE, ReplicaStatus
 
@@ -19,6 +20,8 @@ MISSED = 3
 STUBBORN = frozenset({"node_in_use", "identity_mismatch", "protocol"})
 # The longest that a `retry_after_s` is believed.
 RETRY_AFTER_MAX = 300.0
+# Seconds in which standbys alone answer before that is no election any more.
+ELECTION = 60.0
 # A session this often shorter than the first back-off is not "lost" but flapping.
 FLAPS = 3
 
@@ -169,12 +172,38 @@ def same_server(one: str, other: str) -> bool:
     return first.key == second.key
 
 
-def pause(
-    delay: float, longest: float, *, stubborn: bool, not_before: float | None
-) -> float:
-    """The wait after a full round, before it is spread out.
+class Waits:
+    """How long to wait after each full round without success.
 
-    At its longest if only a person can help. *not_before* is how long all servers have
-    asked to be left alone.
+    Doubling to the longest, each drawn from its upper half: nobody is there, and need
+    not be asked often. It is otherwise where a standby answered. Then the network is
+    well and a leader is being elected, and a wait that had doubled would go on long
+    after that: the base and up to half of it more, for a time. So no node asks a server
+    twice within the base, however many of them lost their leader at once, and each is
+    with the next leader one and a half bases after its election.
     """
-    return max(longest if stubborn else delay, not_before or 0.0)
+
+    def __init__(self, base: float, longest: float) -> None:
+        self._base = min(base, longest)
+        self._longest = longest
+        self._doubling = delays(base, longest)
+        self._in_elections = 0.0
+
+    def after(
+        self, *, stubborn: bool, standby: bool, not_before: float, dice: float
+    ) -> float:
+        """Seconds. *stubborn*: only a person can help; *standby*: one answered.
+
+        *not_before*: for how long all servers have asked to be left alone. They are
+        not all asked again in the instant that it ends.
+        """
+        if stubborn:
+            wait = jittered(self._longest, dice)
+        elif standby and self._in_elections < ELECTION:
+            wait = self._base * (1 + dice / 2)
+            self._in_elections += wait
+        else:
+            wait = jittered(next(self._doubling), dice)
+        if not_before <= 0:
+            return wait
+        return max(wait, not_before + self._base * dice / 2)

@@ -34,7 +34,8 @@ async def gone() -> ControlPlane:
 
 async def test_a_full_round_waits_and_each_wait_is_longer(tmp_path: Path) -> None:
     """3.2."""
-    one = ControlPlane(standby=True)
+    one = ControlPlane()
+    one.on["register"] = refuse(500, "oops")
     times: list[float] = []
     async with running(one):
         mine = link(tmp_path, one, base=0.05, limit=0.2, dice=lambda: 0.5)
@@ -48,18 +49,39 @@ async def test_a_full_round_waits_and_each_wait_is_longer(tmp_path: Path) -> Non
         assert jittered(delay, 0.5) <= wait < jittered(delay, 0.5) + 0.1
 
 
+async def test_an_election_is_waited_for_in_short_steps(tmp_path: Path) -> None:
+    """3.2: a standby's answer says that the network is well; and the one above it in
+    the list, which is dead, does not make the waits longer."""
+    one = ControlPlane(standby=True)
+    times: list[float] = []
+    async with running(one):
+        mine = link(tmp_path, await gone(), one, base=0.1, limit=60.0, dice=lambda: 0.5)
+        async with running(mine):
+            for number in range(6):
+                await one.hears("register", number + 1)
+                times.append(anyio.current_time())
+            one.standby = False
+            await connected(mine, one)
+            elected = anyio.current_time() - times[-1]
+
+    waits = [after - before for before, after in pairwise(times)]
+    assert all(0.125 <= wait < 0.3 for wait in waits)  # the last would double to 1.6
+    assert elected < 0.3
+
+
 async def test_the_wait_begins_anew_after_a_session_that_worked(
     tmp_path: Path,
 ) -> None:
     """3.2; and a lost one is tried again at once."""
-    one = ControlPlane(standby=True)
+    one = ControlPlane()
+    one.on["register"] = refuse(500, "oops")
     async with running(one):
         mine = link(tmp_path, one, base=0.02, limit=60.0)
         async with running(mine):
             await one.hears("register", 6)  # the next wait is 0.96 s
-            one.standby = False
+            del one.on["register"]
             await one.hears("heartbeat")
-            one.standby = True
+            one.on["register"] = refuse(500, "oops")
             one.on["heartbeat"] = refuse(421, "not_leader")
             tried = len(one.heard("register"))
             await one.hears("register", tried + 1)

@@ -1,10 +1,11 @@
 """What the link decides, for all there may be to decide on."""
 
-import math
+import random
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llmgw.backoff import delays, jittered
 from llmgw.session import rules
 from llmgw.wire import MAX_LINE, Progress, ReplicaStatus
 
@@ -145,12 +146,92 @@ def test_no_control_plane_makes_a_line_of_any_length(said: int | None) -> None:
     assert 0 < rules.max_line(said) <= 16 * MAX_LINE
 
 
-@given(delay=seconds, longest=seconds, stubborn=st.booleans(), busy=st.none() | seconds)
-def test_a_pause_is_as_long_as_it_must_be(
-    delay: float, longest: float, stubborn: bool, busy: float | None
-) -> None:
-    wait = rules.pause(delay, longest, stubborn=stubborn, not_before=busy)
+dice = st.floats(min_value=0, max_value=1, exclude_max=True)
+answered = st.tuples(st.booleans(), st.booleans(), st.floats(-60.0, 300.0), dice)
 
-    assert wait >= (longest if stubborn else delay)
-    assert wait >= (busy or 0.0)
-    assert math.isfinite(wait)
+
+@given(base=seconds, longest=seconds, rounds=st.lists(answered, max_size=40))
+def test_a_wait_is_as_long_as_it_must_be(
+    base: float, longest: float, rounds: list[tuple[bool, bool, float, float]]
+) -> None:
+    """3.2: from half the base to the longest, not before all of them may be asked."""
+    waits = rules.Waits(base, longest)
+    low = min(base, longest)
+    for stubborn, standby, busy, drawn in rounds:
+        wait = waits.after(
+            stubborn=stubborn, standby=standby, not_before=busy, dice=drawn
+        )
+
+        assert max(low / 2, busy) <= wait <= max(longest, 1.5 * low, busy + low / 2)
+        if stubborn:
+            assert wait >= longest / 2
+
+
+@given(base=seconds, longest=seconds, rolls=st.lists(dice, min_size=1, max_size=40))
+def test_the_waits_double_while_nobody_answers(
+    base: float, longest: float, rolls: list[float]
+) -> None:
+    """3.2."""
+    waits = rules.Waits(base, longest)
+    for drawn, whole in zip(rolls, delays(base, longest), strict=False):
+        wait = waits.after(stubborn=False, standby=False, not_before=0.0, dice=drawn)
+
+        assert wait == jittered(whole, drawn)
+
+
+@given(drawn=dice, other=dice)
+def test_servers_that_ask_to_be_left_alone_are_not_all_asked_in_one_instant(
+    drawn: float, other: float
+) -> None:
+    """429 and 503 with a time: the nodes that heard it come back spread out."""
+    one, two = (
+        rules.Waits(1.0, 30.0).after(
+            stubborn=False, standby=False, not_before=20.0, dice=each
+        )
+        for each in (drawn, other)
+    )
+
+    assert 20.0 <= one <= 20.5
+    assert abs((one - two) - (drawn - other) / 2) < 1e-9
+
+
+@given(
+    election=st.floats(0.0, 30.0),
+    dead=st.integers(0, 6),
+    seed=st.integers(0, 2**32),
+)
+def test_a_crowd_finds_the_next_leader_soon_and_crowds_no_standby(
+    election: float, dead: int, seed: int
+) -> None:
+    """3.2: however long the election lasts and whatever was waited for before it, each
+    node is back two seconds after it, and none asks a standby twice in one second."""
+    rolls = random.Random(seed)
+    for _ in range(20):
+        waits = rules.Waits(1.0, 30.0)
+        for _ in range(dead):
+            waits.after(
+                stubborn=False, standby=False, not_before=0.0, dice=rolls.random()
+            )
+        asked = 0.0
+        while asked < election:
+            wait = waits.after(
+                stubborn=False, standby=True, not_before=0.0, dice=rolls.random()
+            )
+            assert wait >= 1.0
+            asked += wait
+
+        assert asked <= election + 1.5
+
+
+@given(rolls=st.lists(dice, min_size=200, max_size=200))
+def test_standbys_without_a_leader_are_asked_ever_less(rolls: list[float]) -> None:
+    """3.2: what goes on for minutes is no election."""
+    waits = rules.Waits(1.0, 30.0)
+    all_waits = [
+        waits.after(stubborn=False, standby=True, not_before=0.0, dice=drawn)
+        for drawn in rolls
+    ]
+
+    short = [wait for wait in all_waits if wait <= 1.5]
+    assert sum(short) <= rules.ELECTION + 5.0
+    assert all(wait >= 15.0 for wait in all_waits[-100:])

@@ -163,6 +163,9 @@ class Soak:
             "rebuffs": self.rebuffs,
             "forgets": self.forgets,
             "cuts": self.cuts,
+            "election": self.election,
+            "all dead": self.all_dead,
+            "two leaders": self.two_leaders,
         }
         kind = self.dice.choice(list(kinds))
         self.faults[kind] += 1
@@ -236,6 +239,30 @@ class Soak:
     async def cuts(self, leader: ControlPlane) -> None:
         for stream in tuple(leader.streams):
             await stream.aclose()
+
+    async def election(self, leader: ControlPlane) -> None:
+        """For a while there are only standbys, and one that is dead."""
+        leader.die()
+        leader.standby = True
+        await anyio.sleep(self.dice.random() * 3)
+        self.lead(self.other(leader))
+        await self.back(leader)
+
+    async def all_dead(self, leader: ControlPlane) -> None:
+        for one in self.planes:
+            one.die()
+        await anyio.sleep(self.dice.random() * 3)
+        for one in self.planes:
+            await self.back(one)
+        self.lead(leader)
+
+    async def two_leaders(self, leader: ControlPlane) -> None:
+        """The old one has not noticed; the node is with either, and has to move."""
+        self.lead(self.other(leader))
+        for _ in range(2):
+            await self.cuts(leader)
+            await anyio.sleep(self.dice.random())
+        leader.standby = True
 
     async def push(self, one: ControlPlane, line: dict[str, object] | bytes) -> None:
         with anyio.move_on_after(1):
