@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from llmgw.agent import builds
 from llmgw.config.keys import Config
 from llmgw.discovery import (
     cpu,
@@ -19,12 +20,9 @@ from llmgw.discovery import (
     network,
     numa,
     system,
-    version,
 )
 from llmgw.discovery.child import Child
-from llmgw.discovery.found import Found, Trouble, known
-from llmgw.engines import installed
-from llmgw.engines.place import Build
+from llmgw.discovery.found import Found
 
 ROOT = Path("/")
 
@@ -43,6 +41,7 @@ class Probe(Struct, frozen=True):
 def probes(config: Callable[[], Config], root: Path = ROOT) -> dict[str, Probe]:
     """By the name of the fact, as the wire has it."""
     gpus = Child("llmgw.discovery.gpu", "survey")
+    programs = builds.Builds()
     disks = Child("llmgw.discovery.disk", "survey", is_bare=True)
     models = Child("llmgw.weights.local", "survey", is_bare=True)
     asks: dict[str, Callable[[Any], Found]] = {
@@ -56,7 +55,7 @@ def probes(config: Callable[[], Config], root: Path = ROOT) -> dict[str, Probe]:
         "disks": lambda _: disks.ask(
             {"folders": folders(config())}, config().discovery.probe_timeout
         ),
-        "builds": lambda kept: _builds(config(), kept or {}),
+        "builds": lambda kept: programs.survey(config(), kept or {}),
         "models": lambda kept: models.ask(
             {"folders": model_folders(config()), "memory": kept},
             _scan_limit(config()),
@@ -87,8 +86,8 @@ def _deadline(name: str, config: Config) -> float:
     """A child has its own; this is for the thread around it."""
     if name == "models":
         return _scan_limit(config) + 5
-    if name == "builds":  # each of several programs may take the time
-        return 6 * config.discovery.probe_timeout
+    if name == "builds":  # the list, and then what the programs say
+        return (1 + builds.PATIENCE) * config.discovery.probe_timeout + 5
     return config.discovery.probe_timeout + 5
 
 
@@ -116,48 +115,3 @@ def folders(config: Config) -> dict[str, list[str]]:
         "engines_dir": [config.engines_dir],
         "state_dir": [config.state_dir],
     }
-
-
-def _builds(config: Config, kept: dict[str, Any]) -> Found:
-    """*kept*: what each program said of itself, by its path and stamp."""
-    seen = installed.survey(Path(config.engines_dir), config.engines)
-    said: dict[str, Any] = {}
-    value = [
-        _build(one, kept, said, config.discovery.probe_timeout) for one in seen.builds
-    ]
-    troubles = [
-        Trouble(one.code, one.what, one.where or "", one.fix or "", one.severity)
-        for one in seen.problems
-    ]
-    troubles += [
-        Trouble("broken_build", one["reason"], one["binary"])
-        for one in value
-        if "reason" in one
-    ]
-    return Found(value, "engines_dir, PATH", troubles=tuple(troubles), memory=said)
-
-
-def _build(
-    build: Build, kept: dict[str, Any], said: dict[str, Any], limit: float
-) -> dict[str, Any]:
-    told: dict[str, Any] = {}
-    if build.version is None:
-        try:
-            key = f"{build.binary} {version.stamp(build.binary)}"
-        except OSError as error:
-            told = {"reason": f"cannot be run: {error.strerror}"}
-        else:
-            told = kept.get(key) or version.ask(build.engine, build.binary, limit)
-            said[key] = told
-    return known(
-        {
-            "name": build.name,
-            "engine": build.engine,
-            "binary": build.binary,
-            "version": build.version or told.get("version"),
-            "features": list(build.features) or told.get("features") or [],
-            "digest": build.digest,
-            "rpc": build.rpc_binary is not None,
-            "reason": told.get("reason"),
-        }
-    )

@@ -2,7 +2,8 @@
 
 `Child.ask` runs a function by name and gives its answer, or says that it is late. A
 process that not even SIGKILL ends (it sleeps in a driver, or on a dead mount) is
-remembered, and no second one is put beside it.
+remembered, and no second one is put beside it. What counts is its whole session: an
+nvidia-smi stays in the driver when the one that started it is long gone.
 """
 
 import json
@@ -10,12 +11,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from llmgw.discovery.found import Found, Trouble
+from llmgw.supervisor import procfs
 
 # How long a killed process has to go. Then it is one that cannot.
 PATIENCE = 1.0
@@ -52,12 +55,16 @@ class Child:
         self._stuck: subprocess.Popen[bytes] | None = None
         self._since = 0.0
 
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the last one that was ended still sleeps where nothing wakes it."""
+        return self._stuck is not None and _lives(self._stuck)
+
     def ask(self, arguments: Mapping[str, Any], deadline: float) -> Found:
         """The answer of function(**arguments); Hung after *deadline* seconds."""
-        if self._stuck is not None:
-            if self._stuck.poll() is None:
-                raise Hung(self._since)
-            self._stuck = None
+        if self.is_stuck:
+            raise Hung(self._since)
+        self._stuck = None
         since = time.monotonic()
         process = subprocess.Popen(
             self._command,
@@ -89,10 +96,20 @@ class Child:
         for pipe in (process.stdin, process.stdout, process.stderr):
             if pipe is not None:
                 pipe.close()
-        try:
-            process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            self._stuck, self._since = process, since
+        until = time.monotonic() + PATIENCE
+        while _lives(process):
+            if time.monotonic() > until:
+                self._stuck, self._since = process, since
+                return
+            # In a thread, and only behind a process that was late.
+            threading.Event().wait(0.01)
+
+
+def _lives(process: subprocess.Popen[bytes]) -> bool:
+    """Whether it, or anything that it started in its session, still runs."""
+    if process.poll() is None:
+        return True
+    return any(p.session == process.pid and p.is_alive for p in procfs.everyone())
 
 
 # Isolated, so that no variable and no file of the working directory gets in. The path

@@ -2,8 +2,9 @@
 
 import os
 import re
-import signal
 import subprocess
+
+from llmgw.discovery.found import Found
 
 _VERSION = {
     # `version: 5510 (a1b2c3d)`; a build of a distribution: `version: 0.7.0-…`
@@ -21,40 +22,29 @@ def stamp(binary: str) -> str:
     return f"{found.st_ino}-{found.st_size}-{found.st_mtime_ns}"
 
 
-def ask(kind: str, binary: str, limit: float) -> dict[str, object]:
-    """`{version, features}` as far as it says so, or `{reason}`.
-
-    An engine's Python may take ten seconds to say its version, or for ever.
+def ask(kind: str, binary: str) -> Found:
+    """`{version, features}` as far as it says so. Runs in a child, which is ended with
+    all below it if the program does not return: an engine's Python may take ten seconds
+    to say its version, or for ever.
     """
+    source = f"{binary} --version"
     pattern = _VERSION.get(kind)
     if pattern is None:
-        return {}
+        return Found({}, source)
     try:
-        said = _run([binary, "--version"], limit)
+        done = subprocess.run(
+            [binary, "--version"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
     except OSError as error:
-        return {"reason": f"cannot be run: {error.strerror}"}
-    except subprocess.TimeoutExpired:
-        return {"reason": f"--version has not answered for {limit:g} s"}
+        return Found(None, source, f"cannot be run: {error.strerror}")
+    said = done.stdout.decode(errors="replace")
     found = pattern.search(said)
     if found is None:
         last = said.strip().splitlines()[-1:] or ["nothing"]
-        return {"reason": f"--version says: {last[0][:200]}"}
+        return Found(None, source, f"--version says: {last[0][:200]}")
     features = [name.lower() for name in _FEATURES if f"{name} " in said]
-    return {"version": found[1], "features": features}
-
-
-def _run(command: list[str], limit: float) -> str:
-    """Both outputs. On time-out the whole session is ended, not only its first."""
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    ) as process:
-        try:
-            said, _ = process.communicate(timeout=limit)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            raise
-    return said.decode(errors="replace")
+    return Found({"version": found[1], "features": features}, source)

@@ -23,27 +23,20 @@ def program(folder: Path, script: str) -> str:
     ],
 )
 def test_a_version(tmp_path: Path, kind: str, said: str, known: str) -> None:
-    found = version.ask(kind, program(tmp_path, f"echo '{said}' >&2"), 10)
-    assert found["version"] == known
+    found = version.ask(kind, program(tmp_path, f"echo '{said}' >&2"))
+    assert found.value["version"] == known
 
 
 def test_devices_are_features(tmp_path: Path) -> None:
     said = "ggml_cuda_init: found 1 CUDA devices:\nversion: 1 (x)"
-    found = version.ask("llamacpp", program(tmp_path, f"echo '{said}'"), 10)
-    assert found["features"] == ["cuda"]
-
-
-def test_one_that_hangs_is_ended(tmp_path: Path) -> None:
-    found = version.ask("vllm", program(tmp_path, "sleep 60 & wait"), 0.3)
-    assert "has not answered" in str(found["reason"])
+    found = version.ask("llamacpp", program(tmp_path, f"echo '{said}'"))
+    assert found.value["features"] == ["cuda"]
 
 
 def test_one_that_cannot_run_is_a_reason(tmp_path: Path) -> None:
-    assert "cannot be run" in str(
-        version.ask("vllm", str(tmp_path / "no"), 1)["reason"]
-    )
-    said = version.ask("llamacpp", program(tmp_path, "echo no such flag; exit 1"), 5)
-    assert "no such flag" in str(said["reason"])
+    assert "cannot be run" in version.ask("vllm", str(tmp_path / "no")).reason
+    said = version.ask("llamacpp", program(tmp_path, "echo no such flag; exit 1"))
+    assert "no such flag" in said.reason
 
 
 def test_another_program_has_another_stamp(tmp_path: Path) -> None:
