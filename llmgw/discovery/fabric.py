@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from llmgw.config.keys import Fabric
+from llmgw.discovery import pci
 from llmgw.discovery.found import Found, Trouble, known, names, number, target, text
-from llmgw.discovery.pci import cards
 
 TOP = "sys/class/infiniband"
 
@@ -44,7 +44,8 @@ def _hca(root: Path, name: str, fabrics: tuple[Fabric, ...]) -> dict[str, Any]:
         "firmware": text(folder / "fw_ver"),
         "driver": target(folder / "device/driver"),
         "numa": node,
-        "gpus": _distances(root, node) or None,
+        "bus": _bus(folder),
+        "gpus": _near(root, folder, node) or None,
         "ports": [_port(folder, name, int(port), fabrics) for port in ports],
     }
     return known(value)
@@ -106,19 +107,31 @@ def _netdev(folder: Path, port: Path, number_of_port: int) -> str | None:
     return beside[0] if len(beside) == 1 else text(folder / "parent")
 
 
-def _distances(root: Path, node: int | None) -> dict[str, int]:
-    """From this adapter's NUMA node to that of each card, as the kernel counts: 10 is
-    the same node. By bus address.
+def _bus(folder: Path) -> str | None:
+    """None where it is made of a NIC by software, and hangs on no bus."""
+    found = target(folder / "device")
+    return found if found and found.count(":") == 2 else None
+
+
+def _near(root: Path, folder: Path, node: int | None) -> list[dict[str, Any]]:
+    """How far each card is: the way through the PCI tree, and the distance of the NUMA
+    nodes as the kernel counts it (10 is the same one).
     """
-    if node is None:
-        return {}
+    bus = _bus(folder)
     said = text(root / f"sys/devices/system/node/node{node}/distance") or ""
     distances = [int(word) for word in said.split() if word.isdigit()]
-    return {
-        card["bus"]: distances[card["numa"]]
-        for card in cards(root)
-        if "numa" in card and card["numa"] < len(distances)
-    }
+    found: list[dict[str, Any]] = []
+    for card in pci.cards(root):
+        numa = card.get("numa", len(distances))
+        near = known(
+            {
+                "path": pci.path(root, bus, card["bus"]) if bus else None,
+                "numa_distance": distances[numa] if numa < len(distances) else None,
+            }
+        )
+        if near:
+            found.append({"bus": card["bus"], **near})
+    return found
 
 
 def _unusable(fabric: Fabric, hca: dict[str, Any]) -> list[Trouble]:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from llmgw.discovery import amd, pci, xid
+from llmgw.discovery import amd, pci, topology, xid
 from llmgw.discovery.found import Found, Trouble, fields, known, text
 from llmgw.discovery.memory import size
 
@@ -61,9 +61,6 @@ def combined(
     value["gpus"], parents = _usable(answer, cards, root, troubles)
     if parents:
         value["parents"] = parents
-    paths = _paths(answer)
-    if paths:
-        value["topology"] = paths
     mismatch = _mismatch(answer, root)
     if mismatch:
         value["driver_mismatch"] = mismatch
@@ -75,6 +72,10 @@ def combined(
         value["missing"] = missing
         troubles += [_missing(card, reason) for card in missing if not mismatch]
     value["gpus"] += amd.gpus(root, [c for c in cards if c["vendor"] == "amd"])
+    whole = [card for card in value["gpus"] if "parent" not in card]
+    paths = topology.pairs([*whole, *parents], answer.get("topology", []), root)
+    if paths:
+        value["topology"] = paths
     xids = xid.seen(root)
     if xids:
         value["xid"] = xids
@@ -152,38 +153,6 @@ def _slice(said: dict[str, Any], card: dict[str, Any]) -> dict[str, Any]:
             "now": known({"memory_free": memory.get("free")}),
         }
     )
-
-
-def _paths(answer: dict[str, Any]) -> list[dict[str, Any]]:
-    """Pairs of UUIDs with the best way between them: NVLink before the PCI tree."""
-    cards = {card["index"]: card for card in answer.get("gpus", ()) if "uuid" in card}
-    found: list[dict[str, Any]] = []
-    for pair in answer.get("topology", ()):
-        one, other = (cards.get(index) for index in pair["between"])
-        if one is None or other is None:
-            continue
-        between = _links_between(one, other)
-        path = f"NVLink x{between}" if between else pair["path"]
-        entry = {"between": [one["uuid"], other["uuid"]], "path": path}
-        if between:
-            entry["pci"] = pair["path"]
-        found.append(entry)
-    return found
-
-
-def _links_between(one: dict[str, Any], other: dict[str, Any]) -> int:
-    """Links that are up from one card to the other, straight or by a switch."""
-    up, back = (
-        [x for x in card.get("nvlinks", ()) if x["up"]] for card in (one, other)
-    )
-    bus = pci.plain(other.get("bus", ""))
-    straight = sum(pci.plain(link.get("peer", "")) == bus for link in up)
-    if straight:
-        return straight
-    by_switch = [
-        sum(link.get("kind") == "switch" for link in links) for links in (up, back)
-    ]
-    return min(by_switch)
 
 
 def _mismatch(answer: dict[str, Any], root: Path) -> dict[str, str] | None:

@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Protocol
 
 from msgspec import Struct
@@ -50,7 +51,7 @@ class Machine(Protocol):
 
     def lookup(self, name: str) -> tuple[IP, ...]: ...
 
-    def is_read_only(self, directory: str) -> bool: ...
+    def takes_files(self, directory: str) -> bool: ...
 
 
 class Here:
@@ -87,14 +88,27 @@ class Here:
         _within(self._limit, ask, f"no answer within {self._limit:g} s")
         return tuple(found)
 
-    def is_read_only(self, directory: str) -> bool:
-        flags: list[int] = []
+    def takes_files(self, directory: str) -> bool:
+        """OSError if it is not there and cannot be made, or does not answer."""
+        answers: list[bool] = []
 
         def look() -> None:
-            flags.append(os.statvfs(directory).f_flag)
+            # As root, access(2) says yes to whatever mode; a mount that is read-only
+            # it does notice.
+            if Path(directory).exists():
+                answers.append(os.access(directory, os.W_OK | os.X_OK))
+            elif os.access(_standing(Path(directory)), os.W_OK | os.X_OK):
+                answers.append(True)
+            else:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
 
         _within(self._limit, look, "its file system does not answer")
-        return bool(flags[0] & os.ST_RDONLY)
+        return answers[0]
+
+
+def _standing(path: Path) -> Path:
+    """The nearest folder above that is there."""
+    return next(above for above in path.absolute().parents if above.exists())
 
 
 def _within(limit: float, do: Callable[[], None], late: str) -> None:

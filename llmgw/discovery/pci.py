@@ -1,5 +1,6 @@
-"""Graphics cards and accelerators on the PCI bus, whatever their driver says."""
+"""Graphics cards and accelerators on the PCI bus, and how near two functions are."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ def cards(root: Path) -> list[dict[str, Any]]:
         # The small display chip of a server board is no card to compute on.
         if kind >> 8 not in _CLASSES or vendor in (None, "intel"):
             continue
-        node = number(top / bus / "numa_node")
         found.append(
             known(
                 {
@@ -29,7 +29,7 @@ def cards(root: Path) -> list[dict[str, Any]]:
                     "vendor": vendor,
                     "device": text(top / bus / "device"),
                     "driver": target(top / bus / "driver"),
-                    "numa": None if node is None or node < 0 else node,
+                    "numa": _node(top / bus),
                     "pcie": _link(top / bus),
                 }
             )
@@ -45,6 +45,46 @@ def _link(folder: Path) -> dict[str, str] | None:
         "max_width": text(folder / "max_link_width"),
     }
     return known(found) or None
+
+
+def _node(folder: Path) -> int | None:
+    found = number(folder / "numa_node")
+    return None if found is None or found < 0 else found
+
+
+def path(root: Path, one: str, other: str) -> str | None:
+    """What lies between two functions, in the words of `nvidia-smi topo`: PIX one
+    switch, PXB several, PHB the host bridge, NODE several of one NUMA node, SYS the
+    link between sockets. None: /sys does not show where they hang.
+
+    One rule for cards and adapters, so that their distances compare.
+    """
+    here, there = _way(root, one), _way(root, other)
+    if not here or not there:
+        return None
+    if here[0] != there[0]:
+        top = root / "sys/bus/pci/devices"
+        same = _node(top / one) == _node(top / other)
+        return "NODE" if same else "SYS"
+    shared = next(
+        (at for at, (a, b) in enumerate(zip(here, there, strict=False)) if a != b),
+        min(len(here), len(there)),
+    )
+    if shared == 1:
+        return "PHB"
+    # Below the bridge that they share; each switch has a port above and one below.
+    bridges = max(len(here), len(there)) - shared - 1
+    return "PIX" if bridges <= 1 else "PXB"
+
+
+def _way(root: Path, bus: str) -> list[str]:
+    """From the host bridge down to the function, as /sys nests them."""
+    real = os.path.realpath(root / "sys/bus/pci/devices" / bus)
+    parts = Path(real).parts
+    bridges = [
+        at for at, part in enumerate(parts) if part.startswith("pci") and ":" in part
+    ]
+    return list(parts[bridges[-1] :]) if bridges else []
 
 
 def plain(bus: str) -> str:

@@ -141,8 +141,10 @@ def test_adapters_with_the_operators_fabrics(tmp_path: Path) -> None:
     assert port["link_layer"] == "InfiniBand"
     assert port["fabrics"] == ["east"]
     assert hcas["mlx5_1"]["ports"][0]["fabrics"] == []
-    assert hcas["mlx5_0"]["gpus"]["0000:1b:00.0"] == 10
-    assert hcas["mlx5_0"]["gpus"]["0000:df:00.0"] == 21
+    near = {card.pop("bus"): card for card in hcas["mlx5_0"]["gpus"]}
+    assert near["0000:1b:00.0"] == {"path": "PXB", "numa_distance": 10}
+    assert near["0000:43:00.0"] == {"path": "NODE", "numa_distance": 10}
+    assert near["0000:df:00.0"] == {"path": "SYS", "numa_distance": 21}
     assert [(t.code, t.where) for t in found.troubles] == [
         ("hca_missing", "fabrics"),
         ("hca_port_down", "mlx5_5"),

@@ -22,3 +22,13 @@ def gpu(root: Path, bus: str, vendor: str = "0x10de", numa: int = 0) -> None:
             f"{folder}/numa_node": str(numa),
         },
     )
+
+
+def hang(root: Path, way: str) -> str:
+    """A PCI function where *way* says, under /sys/devices; its bus address."""
+    bus = way.rpartition("/")[2]
+    (root / "sys/devices" / way).mkdir(parents=True)
+    link = root / "sys/bus/pci/devices" / bus
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(f"../../../devices/{way}")
+    return bus
