@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from llmgw import tls
 from llmgw.agent import reach
+from llmgw.agent.landing import landing
 from llmgw.config.keys import Config
 from llmgw.config.load import Examined, Loaded, examine, loaded
 from llmgw.config.origin import Origin, origins
@@ -147,33 +148,13 @@ class _Work:
             self.origin["engines.llamacpp.threads"] = Origin("default", detail)
 
     def cache(self) -> None:
-        """Nothing can be fetched into a directory that is mounted read-only."""
-        is_given = "weights_cache" in self.found.places
-        if is_given or "model_dirs" not in self.found.places:
-            return
-        directories = self.config.model_dirs
-        states = {path: self._is_read_only(path) for path in directories}
-        if not states[directories[0]]:
-            return
-        for path in directories[1:]:
-            if not states[path]:
-                detail = f"{directories[0]} is read-only; the next of model_dirs"
-                self._set("weights_cache", path, detail)
-                self._warn("weights_cache", f"{detail}, {path}, is used")
-                return
-        self.faults.append(
-            self._fault(
-                "weights_cache",
-                "every one of model_dirs is on a read-only file system",
-                "set weights_cache to a directory that can be written",
-            )
-        )
-
-    def _is_read_only(self, path: str) -> bool:
-        try:
-            return self.machine.is_read_only(path)
-        except OSError:
-            return False  # not there yet: whoever fetches will make it, or say why not
+        found, written = landing(self.found, self.machine), self.config.weights_cache
+        if isinstance(found, Fault):
+            self.faults.append(found)
+        elif found != written:
+            detail = f"{written} cannot be written to; the next of model_dirs"
+            self._set("weights_cache", found, detail)
+            self._warn("weights_cache", f"{detail}, {found}, is used")
 
     def certificates(self) -> None:
         """They are there, fit together and name this node."""

@@ -10,10 +10,12 @@ from typing import Any
 import anyio
 import msgspec
 
+from llmgw.agent.landing import landing
 from llmgw.config import keys
-from llmgw.config.load import default_path, load
-from llmgw.errors import WeightsError
-from llmgw.weights.cache import choose
+from llmgw.config.load import Loaded, default_path, load
+from llmgw.config.normalise import WEIGHTS
+from llmgw.discovery.node import Here
+from llmgw.errors import ConfigError, Fault, WeightsError
 from llmgw.weights.fetch import Weights
 from llmgw.weights.sources import masked
 from llmgw.wire import Progress
@@ -64,15 +66,22 @@ def run(arguments: argparse.Namespace) -> int:
 def prepared(config: Path | None, to: Path | None) -> Weights:
     """The file's settings and cache; without a file, the defaults."""
     file = config or default_path()
-    settings, cache, model_dirs = keys.Weights(), None, ()
-    if config is not None or file.exists():
-        found = load(file).config
-        settings, cache = found.weights, found.weights_cache
-        model_dirs = tuple(map(Path, found.model_dirs))
+    found = load(file) if config is not None or file.exists() else None
+    settings = found.config.weights if found else keys.Weights()
     if to is not None:
         return Weights(settings, to.absolute(), flat=True, linger=0.0)
-    chosen = choose(Path(cache) if cache else None, model_dirs)
-    return Weights(settings, chosen, model_dirs, linger=0.0)
+    if found is None:
+        return Weights(settings, Path(WEIGHTS), linger=0.0)
+    model_dirs = tuple(map(Path, found.config.model_dirs))
+    return Weights(settings, cache_of(found), model_dirs, linger=0.0)
+
+
+def cache_of(found: Loaded) -> Path:
+    """Where the agent of this node has its weights; ConfigError if it has no place."""
+    chosen = landing(found, Here())
+    if isinstance(chosen, Fault):
+        raise ConfigError((chosen,))
+    return Path(chosen)
 
 
 def _pulled(weights: Weights, arguments: argparse.Namespace, show: Show) -> Path:

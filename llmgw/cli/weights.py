@@ -7,10 +7,12 @@ from typing import Any
 
 import msgspec
 
+from llmgw.cli.pull import cache_of
 from llmgw.config.load import default_path, load
+from llmgw.config.normalise import WEIGHTS
 from llmgw.errors import WeightsError
 from llmgw.weights import marker
-from llmgw.weights.cache import Cache, Item, choose
+from llmgw.weights.cache import Cache, Item
 from llmgw.weights.space import shown
 from llmgw.weights.verify import sha256
 
@@ -64,10 +66,8 @@ def _root(config: Path | None, cache: Path | None) -> Path:
         return cache.absolute()
     file = config or default_path()
     if config is None and not file.exists():
-        return choose(None, ())
-    found = load(file).config
-    written = Path(found.weights_cache) if found.weights_cache else None
-    return choose(written, tuple(map(Path, found.model_dirs)))
+        return Path(WEIGHTS)
+    return cache_of(load(file))
 
 
 def _list(cache: Cache, arguments: argparse.Namespace) -> int:

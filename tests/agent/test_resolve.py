@@ -142,7 +142,7 @@ def test_a_read_only_directory_is_not_what_weights_land_in(tmp_path: Path) -> No
 
     assert found.config.weights_cache == "/nvme"
     assert found.config.model_dirs == ("/lustre", "/nvme")
-    assert "/lustre is read-only" in found.origin["weights_cache"].detail
+    assert "/lustre cannot be written to" in found.origin["weights_cache"].detail
     here.read_only = {"/lustre", "/nvme"}
     (fault,) = refused(path, here, without_files=False)
     assert fault.key == "weights_cache"

@@ -86,5 +86,5 @@ class FakeMachine:
         )
         return Route(source, index)
 
-    def is_read_only(self, directory: str) -> bool:
-        return directory in self.read_only
+    def takes_files(self, directory: str) -> bool:
+        return directory not in self.read_only

@@ -9,7 +9,7 @@ import pytest
 
 from llmgw.config import keys
 from llmgw.errors import WeightsError
-from llmgw.weights.cache import Cache, choose
+from llmgw.weights.cache import Cache
 from llmgw.weights.claim import Claim, Claims, me
 from llmgw.weights.space import Space
 from llmgw.wire import Progress
@@ -160,13 +160,3 @@ def test_a_link_does_not_lead_eviction_out_of_the_cache(tmp_path: Path) -> None:
     (root / "hf" / "owner").symlink_to(outside)
 
     assert Cache(root).items() == []
-
-
-def test_the_first_folder_that_can_be_written_to_takes_them(tmp_path: Path) -> None:
-    """T80: the first is often a tree that may only be read."""
-    only_read, writable = Path("/proc/sys"), tmp_path / "nvme"
-
-    assert choose(None, (only_read, writable)) == writable
-    assert choose(tmp_path, (only_read,)) == tmp_path
-    with pytest.raises(WeightsError, match="none of them can be written"):
-        choose(None, (only_read,))
