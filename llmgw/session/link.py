@@ -130,6 +130,7 @@ class Link:
         async with anyio.create_task_group() as group:
             group.start_soon(self._keep_on)
             group.start_soon(self._watch_certificates)
+            group.start_soon(self._mend)
             await self._leaving.wait()
             group.cancel_scope.cancel()
 
@@ -138,6 +139,12 @@ class Link:
         while self._certificates is not None:
             await anyio.to_thread.run_sync(self._certificates.refresh)
             await anyio.sleep(CERTIFICATES_EVERY)
+
+    async def _mend(self) -> None:
+        """A disk that was full is not so for ever."""
+        while True:
+            await anyio.sleep(self._heartbeat)
+            await self._memory.mend()
 
     async def _keep_on(self) -> None:
         waits = rules.Waits(self._base, self._max)

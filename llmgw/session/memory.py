@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Collection, Iterable
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -38,6 +39,9 @@ class Memory:
         self._kept = Kept(machine="", instance="")
         self._machine = Machine(id_hash="", boot_id="")
         self._failed: set[str] = set()
+        self._wanted = b""
+        self._writing = anyio.Lock()
+        self._unwritten: set[str] = set()
 
     @property
     def epoch(self) -> int:
@@ -124,28 +128,51 @@ class Memory:
         await self._save()
 
     async def _save(self) -> None:
-        try:
-            await anyio.to_thread.run_sync(disk.save, self._state_dir, self._kept)
-        except OSError as error:
-            # Not a reason to stay away: it is remembered until the agent ends.
-            self._troubles.set(
-                Problem(
-                    code="state_unwritable",
-                    severity="error",
-                    what=f"cannot be written: {error.strerror}; a restart would forget "
-                    "the highest epoch",
-                    where=str(self._state_dir / disk.NAME),
-                    fix="free space or repair the file system",
-                )
-            )
-        else:
-            self._troubles.clear("state_unwritable")
+        await self._write(disk.NAME)
 
     async def wanted(self) -> bytes | None:
         return await anyio.to_thread.run_sync(disk.load_wanted, self._state_dir)
 
     async def keep_wanted(self, line: bytes) -> None:
-        try:
-            await anyio.to_thread.run_sync(disk.save_wanted, self._state_dir, line)
-        except OSError as error:
-            log.warning("desired state not kept error=%s", error.strerror)
+        self._wanted = line
+        await self._write(disk.WANTED)
+
+    async def mend(self) -> None:
+        """Try again what the disk did not take."""
+        for name in tuple(self._unwritten):
+            await self._write(name)
+
+    async def _write(self, name: str) -> None:
+        # One at a time, and each the newest there is: of two at once the older could be
+        # the one that stays, and with it a lower epoch.
+        async with self._writing:
+            if name == disk.NAME:
+                write = partial(disk.save, self._state_dir, self._kept)
+            else:
+                write = partial(disk.save_wanted, self._state_dir, self._wanted)
+            try:
+                await anyio.to_thread.run_sync(write)
+            except OSError as error:
+                # No reason to stay away: it is remembered until the agent ends.
+                self._unwritten.add(name)
+                self._troubles.set(self._unwritable(name, error))
+                return
+        self._unwritten.discard(name)
+        if not self._unwritten:
+            self._troubles.clear("state_unwritable")
+
+    def _unwritable(self, name: str, error: OSError) -> Problem:
+        lost = _LOST[name]
+        return Problem(
+            code="state_unwritable",
+            severity="error",
+            what=f"cannot be written: {error.strerror}; a restart would {lost}",
+            where=str(self._state_dir / name),
+            fix="free space or repair the file system; it is tried again by itself",
+        )
+
+
+_LOST = {
+    disk.NAME: "forget the highest epoch",
+    disk.WANTED: "start what was wanted before, until a control plane is found",
+}

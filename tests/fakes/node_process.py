@@ -3,6 +3,7 @@
 `python -m tests.fakes.node_process STATE_DIR HEARTBEAT SERVER...`
 """
 
+import argparse
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +14,10 @@ import msgspec
 
 from llmgw.aio import Latest
 from llmgw.config import keys
+from llmgw.config.keys import Tls
 from llmgw.session.link import Link
 from llmgw.session.node import Identity
+from llmgw.tls import Certificates
 from tests.fakes.node import FakeNode
 
 
@@ -31,16 +34,28 @@ class Node(FakeNode):
         return None
 
 
+def certificates(files: list[str] | None) -> Certificates | None:
+    if files is None:
+        return None
+    cert, key, ca = files
+    return Certificates(Tls(cert_file=cert, key_file=key, ca_file=ca), "n1")
+
+
 async def main() -> None:
-    state, heartbeat, *servers = sys.argv[1:]
+    parser = argparse.ArgumentParser()
+    parser.add_argument("state")
+    parser.add_argument("heartbeat", type=float)
+    parser.add_argument("servers", nargs="+")
+    parser.add_argument("--tls", nargs=3, metavar=("CERT", "KEY", "CA"))
+    given = parser.parse_args()
     link = Link(
         Identity(node_id="n1", version="0.1.0"),
-        tuple(servers),
-        None,
+        tuple(given.servers),
+        certificates(given.tls),
         keys.Link(),
         Node(),
-        Path(state),
-        heartbeat=float(heartbeat),
+        Path(given.state),
+        heartbeat=given.heartbeat,
         reconnect_base=0.2,
         reconnect_max=0.5,
     )

@@ -1,82 +1,24 @@
 """Faults of a real network, in namespaces: what each does to the link."""
 
-from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from subprocess import PIPE
-from typing import Any
 
 import anyio
-import anyio.abc
-import msgspec
 import pytest
-from anyio.streams.buffered import BufferedByteReceiveStream
 
-from tests.fakes.control_plane import ControlPlane
-from tests.fakes.hosts import Host, hosts, need_namespaces
+from tests.fakes.hosts import Host, hosts
 from tests.fakes.linked import running
+from tests.fakes.wired import BEAT, A, control_plane, node_on
 
-BEAT = 0.2
-A = {"id": "a", "generation": 1, "engine": "command"}
-
-
-@pytest.fixture(autouse=True)
-def _namespaces() -> None:
-    need_namespaces()
-
-
-@pytest.fixture
-def wired() -> Generator[tuple[Host, Host]]:
-    """A node on 10.77.0.9 and control planes on 10.77.0.1 and .2."""
-    with hosts("mgmt0") as (node, beyond):
-        node.ip("address add 10.77.0.9/24 dev mgmt0")
-        for last in (1, 2):
-            beyond.ip(f"address add 10.77.0.{last}/24 dev mgmt0")
-        yield node, beyond
-
-
-class Node:
-    """The link in its own namespace, as its lines tell."""
-
-    def __init__(self, process: anyio.abc.Process) -> None:
-        assert process.stdout
-        self._lines = BufferedByteReceiveStream(process.stdout)
-        self.last: dict[str, Any] = {}
-
-    async def next(self) -> dict[str, Any]:
-        line = msgspec.json.decode(await self._lines.receive_until(b"\n", 1 << 20))
-        self.last = {"state": "connecting", **line["status"], "wanted": line["wanted"]}
-        return self.last
-
-    async def until(self, **facts: object) -> dict[str, Any]:
-        """Wait for a status that has these."""
-        while any(self.last.get(name) != value for name, value in facts.items()):
-            await self.next()
-        return self.last
-
-
-@asynccontextmanager
-async def node_on(host: Host, tmp_path: Path, *servers: str) -> AsyncGenerator[Node]:
-    words = [str(tmp_path / "state"), str(BEAT), *servers]
-    command = host.python("tests.fakes.node_process", *words)
-    started = anyio.open_process(command, stdout=PIPE, stderr=None)  # noqa: TID251 -- it is to die with the test
-    async with await started as process:
-        try:
-            yield Node(process)
-        finally:
-            process.kill()
-
-
-def control_plane(beyond: Host, address: str, **told: Any) -> ControlPlane:
-    one = ControlPlane(host=address, sock=beyond.listen(address), **told)
-    one.replicas = [A]
-    return one
+pytestmark = pytest.mark.usefixtures("namespaces")
 
 
 async def test_a_black_hole_is_left_within_three_pings(
     tmp_path: Path, wired: tuple[Host, Host]
 ) -> None:
-    """T2: packets vanish, nothing is ever refused; and nothing is unwanted by it."""
+    """T2: packets vanish, nothing is ever refused; and nothing is unwanted by it.
+
+    How long it takes is for tests/bench/link.py: here it is what it waited for.
+    """
     node, beyond = wired
     one, two = (control_plane(beyond, f"10.77.0.{last}") for last in (1, 2))
     async with (
@@ -87,12 +29,12 @@ async def test_a_black_hole_is_left_within_three_pings(
         await one.hears("heartbeat", 3)
         await one.streaming()
         beyond.filter("ip daddr 10.77.0.1 drop")
-        began = anyio.current_time()
+        lost = await mine.until(state="connecting")
         await mine.until(server=two.url)
-        took = anyio.current_time() - began
         assert mine.last["wanted"] == 1
 
-    assert took <= 3 * BEAT + 0.3 + 0.25  # the last: two processes on a busy machine
+    # The stream's own silence, and not a heartbeat, a dial or the kernel giving up.
+    assert f"no answer in {3 * BEAT:g} s (the stream)" in lost["tried"][one.url]
 
 
 async def test_a_reset_leads_on_at_once(
@@ -106,12 +48,12 @@ async def test_a_reset_leads_on_at_once(
     ):
         await mine.until(state="connected", server=one.url)
         await one.hears("heartbeat", 3)
-        began = anyio.current_time()
         beyond.filter("ip daddr 10.77.0.1 meta l4proto tcp reject with tcp reset")
+        lost = await mine.until(state="connecting")
         await mine.until(server=two.url)
-        took = anyio.current_time() - began
 
-    assert took <= BEAT + 0.4  # at the next thing that is said
+    # At the next thing that is said, and not once something had been waited for.
+    assert "no answer" not in lost["tried"][one.url]
 
 
 async def test_a_cable_that_is_out_for_a_while_changes_nothing_but_the_link(
