@@ -1,4 +1,4 @@
-"""Mutual TLS: this node's certificate, the one CA it trusts, and what went wrong.
+"""Mutual TLS: the own certificate, the one CA that is trusted, and what went wrong.
 
 Certificates are read when a connection is made and a file has changed since: a rotated
 one is used from the next connection on, and a half-written pair changes nothing.
@@ -46,13 +46,18 @@ class Pair(Struct, frozen=True):
 
 
 class Certificates:
-    """The newest files that fit together."""
+    """The newest files that fit together.
+
+    *load* makes one end of a connection of them: `read` a node's, `read_server` a
+    control plane's. *node_id*: the name they have to have; None, any.
+    """
 
     def __init__(
         self,
         settings: Tls,
-        node_id: str,
+        node_id: str | None,
         *,
+        load: "Callable[[Path, Path, Path], Pair] | None" = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         assert settings.cert_file, "all three or none"
@@ -65,6 +70,7 @@ class Certificates:
             Path(settings.key_file),
             Path(settings.ca_file),
         )
+        self._load = load or read
         self._clock = clock
         self._pair: Pair | None = None
         self._seen: object = None
@@ -79,6 +85,11 @@ class Certificates:
     def context(self) -> ssl.SSLContext:
         """As `fresh`, which does not hold up the event loop."""
         self.refresh()
+        return self.newest
+
+    @property
+    def newest(self) -> ssl.SSLContext:
+        """As at the last look; nothing is read. TlsError if there never was any."""
         if self._pair is None:
             assert self._fault is not None
             raise self._fault
@@ -99,7 +110,7 @@ class Certificates:
 
     def _read(self) -> None:
         try:
-            pair = read(*self._files)
+            pair = self._load(*self._files)
         except TlsError as error:
             # Once for each change of the files, not once a connection.
             level = logging.ERROR if self._pair is None else logging.WARNING
@@ -156,11 +167,11 @@ class Certificates:
 
 
 def condition(
-    certificate: Certificate, node_id: str, now: float, *, where: str
+    certificate: Certificate, node_id: str | None, now: float, *, where: str
 ) -> list[Problem]:
     """What is wrong, or soon will be, with a certificate that can be read."""
     found: list[Problem] = []
-    if certificate.common_name != node_id:
+    if node_id not in (None, certificate.common_name):
         found.append(
             Problem(
                 code="tls_name",
@@ -211,7 +222,21 @@ def condition(
 
 def read(cert_file: Path, key_file: Path, ca_file: Path) -> Pair:
     """TlsError unless all three can be read and fit together."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    return _filled(
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), cert_file, key_file, ca_file
+    )
+
+
+def read_server(cert_file: Path, key_file: Path, ca_file: Path) -> Pair:
+    """As `read`, for the end that is dialled; it asks the other for a certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.verify_mode = ssl.CERT_REQUIRED
+    return _filled(context, cert_file, key_file, ca_file)
+
+
+def _filled(
+    context: ssl.SSLContext, cert_file: Path, key_file: Path, ca_file: Path
+) -> Pair:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     certificate = inspect(cert_file, ca_file)
     try:

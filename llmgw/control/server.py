@@ -2,7 +2,6 @@
 
 import logging
 import socket
-import ssl
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -10,10 +9,9 @@ import anyio
 import anyio.abc
 from aiohttp import web
 
-from llmgw import tls
-from llmgw.config import keys
 from llmgw.control.access import Access, token_in
 from llmgw.control.admin_api import AdminApi
+from llmgw.control.certified import Served
 from llmgw.control.desired_file import DesiredFile
 from llmgw.control.election import Elected
 from llmgw.control.etcd import Etcd
@@ -83,6 +81,7 @@ async def _run(
                 await group.start(DesiredFile(settings.desired_file, plane).run)
             group.start_soon(_follow, plane, port)
             group.start_soon(_expire, plane)
+            group.start_soon(port.certificates.watch)
             task_status.started(port.url)
             await anyio.sleep_forever()
         finally:
@@ -160,6 +159,7 @@ class Port:
         self._settings = settings
         self._plane = plane
         self._access = access
+        self.certificates = Served(settings.tls)
         self._sockets: list[socket.socket] = []
         self._runner: web.AppRunner | None = None
         self._host, self._port = split_listen(settings.listen)
@@ -183,7 +183,7 @@ class Port:
             return
         if not self._sockets:
             await self.bind()
-        context = await anyio.to_thread.run_sync(context_of, self._settings.tls)
+        context = await anyio.to_thread.run_sync(self.certificates.context)
         app = web.Application(middlewares=[as_problems], client_max_size=LARGEST_BODY)
         app.add_routes(NodeApi(self._plane).routes())
         app.add_routes(AdminApi(self._plane, self._access).routes())
@@ -245,22 +245,3 @@ def _make_room(path: Path) -> None:
     """Remove a socket that a killed control plane left; the directory is held."""
     if path.is_socket():
         path.unlink()
-
-
-def context_of(settings: keys.Tls) -> ssl.SSLContext | None:
-    """Mutual TLS with the files of *settings*, None without; TlsError says what's off.
-
-    The files are looked at the way an agent looks at its own.
-    """
-    if not settings.enabled:
-        return None
-    assert settings.cert_file, "all three or none"
-    assert settings.key_file, "all three or none"
-    assert settings.ca_file, "all three or none"
-    tls.read(Path(settings.cert_file), Path(settings.key_file), Path(settings.ca_file))
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.verify_mode = ssl.CERT_REQUIRED
-    context.load_verify_locations(settings.ca_file)
-    context.load_cert_chain(settings.cert_file, settings.key_file)
-    return context
