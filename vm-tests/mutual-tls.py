@@ -1,13 +1,3 @@
-def bring(name: str, node: Node, authority: str = "/root/pki") -> None:
-    """That name's certificate, key and CA from cp1, to where the node's units look."""
-    pki = f"llmgw pki --dir {authority}"
-    packed = cp1.succeed(f"{pki} bundle {name} | base64 -w0")
-    node.succeed(
-        "mkdir -p -m 700 /run/secrets",
-        f"echo {packed} | base64 -d | tar -x -C /run/secrets",
-    )
-
-
 def dated(begin: str, end: str) -> None:
     """A certificate for cp1 that is right but for its dates, and takes its place."""
     cp1.succeed(
@@ -48,18 +38,18 @@ with subtest("both wait for their certificates, and are there once they have the
         cp1.succeed(f"llmgw pki --dir /root/pki issue {name}")
     for name, san in (("cp1", "cp1"), ("agent1", "agent1")):
         cp1.succeed(f"llmgw pki --dir /root/other issue {name} --san {san}")
-    bring("cp1", cp1)
-    bring("agent1", agent1)
+    bring(cp1, "cp1", cp1)
+    bring(cp1, "agent1", agent1)
     joined(agent1, "cp1", 90)
     engine = serving(agent1, "chat-0", 60)
 
 with subtest("the control plane's certificate is of another CA"):
-    bring("cp1", cp1, "/root/other")
+    bring(cp1, "cp1", cp1, "/root/other")
     serve_again()
     passed_over("is not signed by a CA in tls.ca_file")
 
 with subtest("it has expired"):
-    bring("cp1", cp1)
+    bring(cp1, "cp1", cp1)
     dated("20240101000000Z", "20240201000000Z")
     serve_again()
     passed_over("has expired by this machine's clock")
@@ -71,18 +61,18 @@ with subtest("it is not valid yet"):
 
 with subtest("it is for another name"):
     cp1.succeed("llmgw pki --dir /root/pki issue elsewhere --san elsewhere")
-    bring("elsewhere", cp1)
+    bring(cp1, "elsewhere", cp1)
     serve_again()
     passed_over("is for another name")
 
 with subtest("repaired, the agent comes back by itself"):
-    bring("cp1", cp1)
+    bring(cp1, "cp1", cp1)
     serve_again()
     joined(agent1, "cp1", 60)
 
 with subtest("a renewed certificate reaches the agent without anybody's doing"):
     cp1.succeed("llmgw pki --dir /root/pki issue agent1 --force")
-    bring("agent1", agent1)
+    bring(cp1, "agent1", agent1)
     copy = "/run/credentials/llmgw-agent.service/tls.cert_file"
     agent1.wait_until_succeeds(f"cmp /run/secrets/tls.crt {copy}", timeout=60)
     joined(agent1, "cp1", 60)
@@ -92,7 +82,7 @@ with subtest("the engine noticed nothing of it"):
     answers(agent1, "chat-0")
 
 with subtest("the agent's own certificate is for another node"):
-    bring("stranger", agent1)
+    bring(cp1, "stranger", agent1)
     agent1.wait_until_succeeds(
         f"journalctl -b -u {AGENT} | grep -q 'certificate .* is for .stranger.'",
         timeout=60,

