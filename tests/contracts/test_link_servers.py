@@ -33,20 +33,20 @@ async def gone() -> ControlPlane:
 
 
 async def test_a_full_round_waits_and_each_wait_is_longer(tmp_path: Path) -> None:
-    """3.2."""
+    """3.2: and none longer than the longest, or the last would come in minutes."""
     one = ControlPlane()
     one.on["register"] = refuse(500, "oops")
     times: list[float] = []
     async with running(one):
         mine = link(tmp_path, one, base=0.05, limit=0.2, dice=lambda: 0.5)
         async with running(mine):
-            for number in range(5):
+            for number in range(12):
                 await one.hears("register", number + 1)
                 times.append(anyio.current_time())
 
     waits = [after - before for before, after in pairwise(times)]
     for wait, delay in zip(waits, delays(0.05, 0.2), strict=False):
-        assert jittered(delay, 0.5) <= wait < jittered(delay, 0.5) + 0.1
+        assert wait >= jittered(delay, 0.5)
 
 
 async def test_an_election_is_waited_for_in_short_steps(tmp_path: Path) -> None:
@@ -55,18 +55,16 @@ async def test_an_election_is_waited_for_in_short_steps(tmp_path: Path) -> None:
     one = ControlPlane(standby=True)
     times: list[float] = []
     async with running(one):
-        mine = link(tmp_path, await gone(), one, base=0.1, limit=60.0, dice=lambda: 0.5)
+        mine = link(tmp_path, await gone(), one, base=0.1, limit=600, dice=lambda: 0.5)
         async with running(mine):
-            for number in range(6):
+            for number in range(12):  # the last would come after three minutes
                 await one.hears("register", number + 1)
                 times.append(anyio.current_time())
             one.standby = False
             await connected(mine, one)
-            elected = anyio.current_time() - times[-1]
 
     waits = [after - before for before, after in pairwise(times)]
-    assert all(0.125 <= wait < 0.3 for wait in waits)  # the last would double to 1.6
-    assert elected < 0.3
+    assert all(wait >= 0.125 for wait in waits)
 
 
 async def test_the_wait_begins_anew_after_a_session_that_worked(
@@ -75,20 +73,18 @@ async def test_the_wait_begins_anew_after_a_session_that_worked(
     """3.2; and a lost one is tried again at once."""
     one = ControlPlane()
     one.on["register"] = refuse(500, "oops")
+    spread = [-1.0]  # of which nothing is left of a wait, however long it has become
     async with running(one):
-        mine = link(tmp_path, one, base=0.02, limit=60.0)
+        mine = link(tmp_path, one, base=0.02, limit=600.0, dice=lambda: spread[0])
         async with running(mine):
-            await one.hears("register", 6)  # the next wait is 0.96 s
+            await one.hears("register", 20)  # the next would be ten minutes
             del one.on["register"]
             await one.hears("heartbeat")
+            spread[0] = 0.5
             one.on["register"] = refuse(500, "oops")
             one.on["heartbeat"] = refuse(421, "not_leader")
             tried = len(one.heard("register"))
-            await one.hears("register", tried + 1)
-            began = anyio.current_time()
             await one.hears("register", tried + 4)
-
-    assert anyio.current_time() - began < 0.5  # 0.015 + 0.03 + 0.06, and not a second
 
 
 async def test_one_that_accepts_and_lets_go_does_not_hide_the_next(
@@ -181,16 +177,15 @@ async def test_a_hint_leads_to_a_configured_server_first(tmp_path: Path) -> None
 async def test_a_goodbye_leads_on_at_once_to_the_one_it_names(tmp_path: Path) -> None:
     one, two, three = (ControlPlane() for _ in range(3))
     async with running(one, two, three):
-        mine = link(tmp_path, one, two, three)
+        # Waits so long that one would be seen.
+        mine = link(tmp_path, one, two, three, base=600.0, limit=600.0)
         async with running(mine):
             await connected(mine, one)
             await one.hears("heartbeat")
             one.on["register"] = refuse(421, "not_leader")
-            began = anyio.current_time()
             await one.push({"t": "bye", "reason": "not_leader", "leader": three.url})
             await connected(mine, three)
 
-    assert anyio.current_time() - began < 1
     assert two.connections == 0
 
 

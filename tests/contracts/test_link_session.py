@@ -16,7 +16,7 @@ from tests.fakes.control_plane import (
     refuse,
     reset,
 )
-from tests.fakes.linked import connected, link, running, until, wanted
+from tests.fakes.linked import BEAT, connected, link, running, until, wanted
 from tests.fakes.node import FakeNode
 
 A = {"id": "a", "generation": 1, "engine": "command"}
@@ -55,26 +55,34 @@ async def test_whatever_is_no_yes_leads_to_the_next_at_once(
     bad, good = ControlPlane(), ControlPlane()
     bad.on["register"] = register
     async with running(bad, good):
-        began = anyio.current_time()
         # A head start so long that waiting for it would be seen.
-        mine = link(tmp_path, bad, good, settings=keys.Link(head_start=5.0))
+        mine = link(tmp_path, bad, good, settings=keys.Link(head_start=600.0))
         async with running(mine):
+            passed = await until(mine, lambda status: bad.url in status.tried)
             await connected(mine, good)
 
-    assert anyio.current_time() - began < 2
+    # It was heard, whatever it said, and not waited for until a limit.
+    assert "no answer" not in passed.tried[bad.url]
 
 
 async def test_the_silent_one_is_not_waited_for(tmp_path: Path) -> None:
-    """3.1: 300 ms, then the next is tried beside it."""
+    """3.1: 300 ms, then the next is tried beside it, which it has not given up."""
     silent, good = ControlPlane(), ControlPlane()
     silent.on["register"] = hang
     async with running(silent, good):
         began = anyio.current_time()
         mine = link(tmp_path, silent, good)
         async with running(mine):
-            await connected(mine, good)
+            status = await until(
+                mine,
+                lambda status: (
+                    status.state == "connected" or silent.url in status.tried
+                ),
+            )
 
-    assert 0.3 <= anyio.current_time() - began < 0.8
+    assert status.server == good.url
+    assert len(silent.heard("register")) == 1
+    assert anyio.current_time() - began >= 0.3
 
 
 async def test_the_leader_dies_and_the_next_has_all_of_it(tmp_path: Path) -> None:
@@ -179,11 +187,12 @@ async def test_silence_on_the_stream_ends_the_session(tmp_path: Path) -> None:
         mine = link(tmp_path, one, two)
         async with running(mine):
             await connected(mine, one)
-            began = anyio.current_time()
             one.on["register"] = hang
+            lost = await until(mine, lambda status: one.url in status.tried)
             await connected(mine, two)
 
-    assert anyio.current_time() - began < 3 * 0.2 + 0.3 + 0.5
+    assert f"no answer in {3 * BEAT:g} s (the stream)" in lost.tried[one.url]
+    assert len(one.heard("heartbeat")) > 1
 
 
 async def test_a_lost_heartbeat_is_sent_again_at_once_and_then_given_up(
