@@ -119,7 +119,7 @@ class Ops:
 
     async def _log_tail(self, ask: Ask) -> bytes:
         """For a control plane: the end of one replica's log."""
-        name = _safe(str(ask.args.get("replica", "")))
+        name = _safe(_name(ask.args))
         async with aclosing(self._agent.supervisor.log(name)) as log:
             return b"".join([piece async for piece in log])
 
@@ -138,5 +138,5 @@ def _safe(name: str) -> str:
     """A name becomes a path: whoever asks for a log gets no other file."""
     id, _, beside = name.partition(".")
     if not re.fullmatch(ID_PATTERN, id) or not re.fullmatch("[0-9a-f]{0,8}", beside):
-        raise LlmgwError(f"{name!r} is not the name of a replica")
+        raise LlmgwError(f"{name[:80]!r} is not the name of a replica")
     return name
