@@ -22,9 +22,11 @@ from llmgw.discovery import (
     system,
 )
 from llmgw.discovery.child import Child
-from llmgw.discovery.found import Found
+from llmgw.discovery.found import Found, clean
 
 ROOT = Path("/")
+# A scan of 100,000 models needs a tenth of it; a header may claim anything.
+SCAN_MEMORY = 2 << 30
 
 
 class Probe(Struct, frozen=True):
@@ -43,14 +45,14 @@ def probes(config: Callable[[], Config], root: Path = ROOT) -> dict[str, Probe]:
     gpus = Child("llmgw.discovery.gpu", "survey")
     programs = builds.Builds()
     disks = Child("llmgw.discovery.disk", "survey", is_bare=True)
-    models = Child("llmgw.weights.local", "survey", is_bare=True)
+    models = Child("llmgw.weights.local", "survey", is_bare=True, memory=SCAN_MEMORY)
     asks: dict[str, Callable[[Any], Found]] = {
-        "os": lambda _: system.survey(root),
-        "cpu": lambda _: cpu.survey(root),
-        "memory": lambda _: memory.survey(root),
-        "numa": lambda _: numa.survey(root),
-        "nics": lambda _: network.survey(root),
-        "hcas": lambda _: fabric.survey(config().fabrics, root),
+        "os": lambda _: clean(system.survey(root)),
+        "cpu": lambda _: clean(cpu.survey(root)),
+        "memory": lambda _: clean(memory.survey(root)),
+        "numa": lambda _: clean(numa.survey(root)),
+        "nics": lambda _: clean(network.survey(root)),
+        "hcas": lambda _: clean(fabric.survey(config().fabrics, root)),
         "gpus": lambda _: _gpus(gpus, config(), root),
         "disks": lambda _: disks.ask(
             {"folders": folders(config())}, config().discovery.probe_timeout
@@ -94,7 +96,7 @@ def _deadline(name: str, config: Config) -> float:
 def _gpus(child: Child, config: Config, root: Path) -> Found:
     """The driver is only asked where there is a sign of one."""
     if not gpu.is_asked(root):
-        return gpu.combined("PCI", {}, root)
+        return clean(gpu.combined("PCI", {}, root))
     settings = config.discovery
     return child.ask(
         {"prefer_nvml": settings.prefer_nvml, "root": str(root)},

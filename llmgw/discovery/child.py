@@ -42,15 +42,18 @@ class Child:
         environ: Mapping[str, str] | None = None,
         *,
         is_bare: bool = False,
+        memory: int | None = None,
         kill: Callable[[int, int], None] = os.killpg,
     ) -> None:
         """*is_bare*: it needs no installed package, and starts in half the time.
+        *memory*: bytes that it may use, where it reads what strangers wrote.
 
         *kill*: what a test replaces to have a process that SIGKILL does not end.
         """
         self._kill = kill
         flags = ["-I", "-S"] if is_bare else ["-I"]
         self._command = [sys.executable, *flags, "-c", _PROGRAM, module, function]
+        self._command.append(str(memory))
         self._environ = None if environ is None else dict(environ)
         self._stuck: subprocess.Popen[bytes] | None = None
         self._since = 0.0
@@ -116,10 +119,14 @@ def _lives(process: subprocess.Popen[bytes]) -> bool:
 # is then that of this very package, wherever it lies. Written out here, for importing
 # this module would load subprocess, which takes longer than most probes.
 _PROGRAM = f"""\
-import importlib, json, sys
+import importlib, json, resource, sys
 sys.path.insert(0, {str(Path(__file__).parents[2])!r})
-function = getattr(importlib.import_module(sys.argv[1]), sys.argv[2])
-json.dump(function(**json.load(sys.stdin)), sys.stdout)
+from llmgw.discovery.found import clean
+module, function, memory = sys.argv[1:]
+if memory != "None":
+    resource.setrlimit(resource.RLIMIT_AS, (int(memory), int(memory)))
+answer = getattr(importlib.import_module(module), function)(**json.load(sys.stdin))
+json.dump(clean(answer), sys.stdout)
 """
 
 

@@ -4,8 +4,9 @@ Without msgspec: probes also run in children, which are to start in a blink.
 """
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 
 class Trouble(NamedTuple):
@@ -30,6 +31,35 @@ class Found(NamedTuple):
     reason: str = ""
     troubles: tuple[Trouble, ...] = ()
     memory: Any = None
+
+
+def clean(found: Sequence[Any]) -> Found:
+    """What may be sent and shown. Names come from strangers: of files that are no
+    UTF-8, which no message can carry, and with what a terminal would obey. *memory*
+    is nobody's but the probe's, and stays.
+    """
+    value, source, reason, troubles, memory = found
+    told = tuple(Trouble(*map(_clean, one)) for one in troubles)
+    return Found(_clean(value), _clean(source), _clean(reason), told, memory)
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, str):
+        return value if value.isprintable() else _spelled(value)
+    if isinstance(value, dict):
+        pairs = cast("dict[str, Any]", value)
+        return {_clean(key): _clean(one) for key, one in pairs.items()}
+    if isinstance(value, list | tuple):
+        return [_clean(one) for one in cast("list[Any]", value)]
+    return value
+
+
+def _spelled(value: str) -> str:
+    """What is not printable as `\\x1b`, a byte that is no UTF-8 as `\\udc80`."""
+    return "".join(
+        one if one.isprintable() else one.encode("unicode_escape").decode()
+        for one in value
+    )
 
 
 def text(path: Path) -> str | None:

@@ -10,13 +10,19 @@ from collections.abc import Callable
 from math import prod
 from typing import Any, NamedTuple
 
+from llmgw.weights.ggml import FILE_TYPES, TYPES
+
 MAX_PAIRS = 100_000
-MAX_TENSORS = 1_000_000
+MAX_TENSORS = 200_000
 MAX_KEY = 65_536  # the format's own limit
 MAX_TEXT = 64 << 20
+MAX_WORDS = 4096  # of a name; what is longer is no name
 MAX_ITEMS = 8 << 20
-MAX_DEPTH = 4  # arrays of arrays are allowed, and nobody has any
+MAX_ARRAYS = 10_000  # arrays of arrays are allowed, and nobody has any
+MAX_DEPTH = 4
 MAX_DIMENSIONS = 8
+# More than anybody will train, and small enough for every reader of the inventory.
+MAX_PARAMETERS = 1 << 60
 # How much of a file is read, until its header is whole. A map would be shorter, and a
 # file cut off under it would end this process.
 STEPS = (2 << 20, 32 << 20, 256 << 20)
@@ -28,77 +34,6 @@ _SCALARS = {
 }
 # fmt: on
 _STRING, _ARRAY = 8, 9
-
-# By ggml's number of a tensor's type: its name, values in a block, bytes of a block.
-TYPES = {
-    0: ("F32", 1, 4),
-    1: ("F16", 1, 2),
-    2: ("Q4_0", 32, 18),
-    3: ("Q4_1", 32, 20),
-    6: ("Q5_0", 32, 22),
-    7: ("Q5_1", 32, 24),
-    8: ("Q8_0", 32, 34),
-    10: ("Q2_K", 256, 84),
-    11: ("Q3_K", 256, 110),
-    12: ("Q4_K", 256, 144),
-    13: ("Q5_K", 256, 176),
-    14: ("Q6_K", 256, 210),
-    15: ("Q8_K", 256, 292),
-    16: ("IQ2_XXS", 256, 66),
-    17: ("IQ2_XS", 256, 74),
-    18: ("IQ3_XXS", 256, 98),
-    19: ("IQ1_S", 256, 50),
-    20: ("IQ4_NL", 32, 18),
-    21: ("IQ3_S", 256, 110),
-    22: ("IQ2_S", 256, 82),
-    23: ("IQ4_XS", 256, 136),
-    24: ("I8", 1, 1),
-    25: ("I16", 1, 2),
-    26: ("I32", 1, 4),
-    27: ("I64", 1, 8),
-    28: ("F64", 1, 8),
-    29: ("IQ1_M", 256, 56),
-    30: ("BF16", 1, 2),
-    34: ("TQ1_0", 256, 54),
-    35: ("TQ2_0", 256, 66),
-    39: ("MXFP4", 32, 17),
-}
-# By `general.file_type`: what people call the mixture of types in one file.
-FILE_TYPES = {
-    0: "F32",
-    1: "F16",
-    2: "Q4_0",
-    3: "Q4_1",
-    7: "Q8_0",
-    8: "Q5_0",
-    9: "Q5_1",
-    10: "Q2_K",
-    11: "Q3_K_S",
-    12: "Q3_K_M",
-    13: "Q3_K_L",
-    14: "Q4_K_S",
-    15: "Q4_K_M",
-    16: "Q5_K_S",
-    17: "Q5_K_M",
-    18: "Q6_K",
-    19: "IQ2_XXS",
-    20: "IQ2_XS",
-    21: "Q2_K_S",
-    22: "IQ3_XS",
-    23: "IQ3_XXS",
-    24: "IQ1_S",
-    25: "IQ4_NL",
-    26: "IQ3_S",
-    27: "IQ3_M",
-    28: "IQ2_S",
-    29: "IQ2_M",
-    30: "IQ4_XS",
-    31: "IQ1_M",
-    32: "BF16",
-    36: "TQ1_0",
-    37: "TQ2_0",
-    38: "MXFP4_MOE",
-}
 
 
 class Broken(Exception):
@@ -113,6 +48,24 @@ class Length(NamedTuple):
     """An array that was passed over."""
 
     items: int
+
+
+# What is looked at, by the end of its name: most begin with the architecture, which
+# may stand behind them. Nothing else is kept, whatever a file says.
+_KEPT = (
+    "general.architecture",
+    "general.name",
+    "general.type",
+    "general.file_type",
+    "general.alignment",
+    "split.count",
+    "tokenizer.ggml.tokens",
+    "tokenizer.chat_template",
+    ".context_length",
+    ".block_count",
+    ".embedding_length",
+    ".vocab_size",
+)
 
 
 class _Reader:
@@ -139,12 +92,15 @@ class _Reader:
             raise _More
 
     def text(self, limit: int) -> str:
+        """Its beginning, where it is longer than a name can be."""
         size = self.take("Q")
         if size > limit:
             raise Broken(f"has a text of {size} bytes, more than {limit}")
         self.room(size)
         self.at += size
-        return bytes(self.data[self.at - size : self.at]).decode(errors="replace")
+        start = self.at - size
+        kept = self.data[start : start + min(size, MAX_WORDS)]
+        return kept.decode(errors="replace")
 
     def count(self, items: int) -> None:
         self._items += items
@@ -172,6 +128,8 @@ class _Reader:
         elif kind == _STRING:
             self._skip_texts(items)
         else:
+            if items > MAX_ARRAYS:
+                raise Broken(f"has an array of {items} arrays")
             self.room(12 * items)
             for _ in range(items):
                 self.value(kind, depth + 1)
@@ -231,7 +189,9 @@ def parse(data: bytes, size: int) -> dict[str, Any]:
     said: dict[str, Any] = {}
     for _ in range(pairs):
         key = reader.text(MAX_KEY)
-        said[key] = reader.value(reader.take("I"))
+        value = reader.value(reader.take("I"))
+        if key.endswith(_KEPT):
+            said[key] = value
     return _summary(said, _tensors(reader, tensors, said))
 
 
@@ -262,9 +222,12 @@ def _tensors(reader: _Reader, count: int, said: dict[str, Any]) -> _Tensors:
     needs = start + furthest if count else reader.at
     if needs > reader.size:
         raise Broken(f"is cut off: {reader.size} of {needs} bytes are there")
+    parameters = sum(by_type.values())
+    if parameters > MAX_PARAMETERS:
+        raise Broken("claims more parameters than any model has")
     most = max(by_type, key=lambda kind: by_type[kind], default=-1)
     name = TYPES[most][0] if most in TYPES else None
-    return _Tensors(sum(by_type.values()), name, needs)
+    return _Tensors(parameters, name, needs)
 
 
 def _summary(said: dict[str, Any], tensors: _Tensors) -> dict[str, Any]:

@@ -158,6 +158,8 @@ def _tried(read: Any) -> tuple[dict[str, Any] | None, str]:
         return None, str(error)
     except OSError as error:
         return None, f"cannot be read: {error.strerror}"
+    except MemoryError:
+        return None, "has a header that needs more memory than the scan may use"
 
 
 def _listed(folder: str) -> Listing:

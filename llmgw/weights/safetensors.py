@@ -6,10 +6,12 @@ from math import prod
 from pathlib import Path
 from typing import Any, cast
 
-from llmgw.weights.gguf import Broken
+from llmgw.weights.gguf import MAX_PARAMETERS, MAX_WORDS, Broken
 
-MAX_HEADER = 100_000_000  # the format's own limit
-MAX_JSON = 64 << 20
+# The format allows 100 MB, the largest models have ten. As objects it is twenty times.
+MAX_HEADER = 32 << 20
+MAX_JSON = 32 << 20
+MAX_DIMENSIONS = 16
 INDEX = "model.safetensors.index.json"
 
 
@@ -21,8 +23,10 @@ def header(path: str) -> dict[str, Any]:
     with Path(path).open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         length = int.from_bytes(file.read(8), "little")
-        if size < 8 or length > min(MAX_HEADER, size - 8):
+        if size < 8 or length > size - 8:
             raise Broken(f"is cut off: its header of {length} bytes is not there")
+        if length > MAX_HEADER:
+            raise Broken(f"has a header of {length} bytes, more than {MAX_HEADER}")
         said = _decoded(file.read(length))
     parameters, end = 0, 0
     by_type: dict[str, int] = {}
@@ -34,6 +38,8 @@ def header(path: str) -> dict[str, Any]:
             by_type[dtype] = by_type.get(dtype, 0) + values
     if 8 + length + end > size:
         raise Broken(f"is cut off: {size} of {8 + length + end} bytes are there")
+    if parameters > MAX_PARAMETERS:
+        raise Broken("claims more parameters than any model has")
     found: dict[str, Any] = {"parameters": parameters}
     if by_type:
         found["dtype"] = max(by_type, key=lambda dtype: by_type[dtype])
@@ -47,9 +53,14 @@ def _tensor(name: str, tensor: Any) -> tuple[int, int, str]:
         dtype = tensor["dtype"]
     except (KeyError, TypeError, ValueError):
         raise Broken(f"the tensor {name[:80]} is not described") from None
-    if not all(type(one) is int and one >= 0 for one in numbers) or first > last:
+    # Bounded before they are multiplied: a million factors take minutes.
+    if (
+        len(shape) > MAX_DIMENSIONS
+        or not all(type(one) is int and 0 <= one < 1 << 63 for one in numbers)
+        or first > last
+    ):
         raise Broken(f"the tensor {name[:80]} has no possible shape or place")
-    return prod(shape), last, str(dtype)
+    return prod(shape), last, str(dtype)[:80]
 
 
 def _decoded(content: bytes) -> dict[str, Any]:
@@ -83,7 +94,7 @@ def folder(path: str, files: dict[str, int]) -> dict[str, Any]:
     missing = [name for name in wanted if name not in files]
     if missing:
         raise Broken(
-            f"{len(missing)} of {len(wanted)} shards are not there: {missing[0]}"
+            f"{len(missing)} of {len(wanted)} shards are not there: {missing[0][:255]}"
         )
     heads = [header(str(home / name)) for name in wanted]
     config = document(home / "config.json")
@@ -135,7 +146,7 @@ def _number(config: dict[str, Any], key: str) -> int | None:
         places.append(cast("dict[str, Any]", inner))
     for place in places:
         value = place.get(key)
-        if type(value) is int:
+        if type(value) is int and abs(value) < 1 << 63:
             return value
     return None
 
@@ -151,4 +162,4 @@ def _quantisation(config: dict[str, Any], heads: list[dict[str, Any]]) -> str | 
 
 
 def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
+    return value[:MAX_WORDS] if isinstance(value, str) else None

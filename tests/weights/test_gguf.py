@@ -11,7 +11,7 @@ from gguf.constants import GGML_QUANT_SIZES
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from llmgw.weights import gguf
+from llmgw.weights import ggml, gguf
 from llmgw.weights.gguf import Broken
 
 TOKENS = [f"token{number}" for number in range(300)]
@@ -58,8 +58,8 @@ def test_a_header_says_what_the_model_is(tmp_path: Path) -> None:
 
 def test_our_tables_are_those_of_the_reference() -> None:
     known = {kind.value: (kind.name, *GGML_QUANT_SIZES[kind]) for kind in _types()}
-    assert {key: known[key] for key in gguf.TYPES} == gguf.TYPES
-    for number, name in gguf.FILE_TYPES.items():
+    assert {key: known[key] for key in ggml.TYPES} == ggml.TYPES
+    for number, name in ggml.FILE_TYPES.items():
         assert LlamaFileType(number).name in (f"MOSTLY_{name}", f"ALL_{name}")
 
 
