@@ -195,6 +195,28 @@ async def test_a_child_that_cannot_be_ended_is_not_joined(tmp_path: Path) -> Non
     assert "exit status 3" in found.reason
 
 
+async def test_what_a_killed_child_leaves_behind_is_not_joined(tmp_path: Path) -> None:
+    """T84: python is gone at once, its nvidia-smi still sleeps in the driver."""
+    sessions: list[int] = []
+
+    def leader_only(pid: int, number: int) -> None:
+        sessions.append(pid)
+        os.kill(pid, number)
+
+    child = Child("subprocess", "run", kill=leader_only)
+    ask = {"args": ["sh", "-c", f"echo >> {tmp_path}/started; exec sleep 60"]}
+    try:
+        for _ in range(2):
+            with pytest.raises(Hung):
+                await anyio.to_thread.run_sync(child.ask, ask, 2.0)
+
+        assert await anyio.to_thread.run_sync(lambda: child.is_stuck)
+        assert (tmp_path / "started").read_text() == "\n"
+    finally:
+        for session in sessions:
+            os.killpg(session, signal.SIGKILL)
+
+
 def test_a_child_that_dies_is_a_reason() -> None:
     child = Child("llmgw.discovery.disk", "no_such_probe")
 
