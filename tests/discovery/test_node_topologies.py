@@ -67,12 +67,12 @@ def test_a_silent_name_server_holds_nobody_up(tmp_path: Path) -> None:
     """C11, T6: the resolver's own limits are tens of seconds."""
     question = {"ask": "impatient", "server": "http://nope.example", "limit": 0.2}
 
-    with namespace(STD, tmp_path) as built:
+    with namespace({**STD, "resolver_timeout": 20}, tmp_path) as built:
         given = {"dns": "silent", "questions": [question]}
         (found,) = built.python(ASK, given)
 
     assert found["reason"] == "no answer within 0.2 s"
-    assert found["after"] < 0.9, "the resolver itself gives up after a second here"
+    assert found["after"] < 10, "the resolver itself gives up after twenty seconds"
 
 
 def test_a_container_is_told_that_it_may_not_be_reached(tmp_path: Path) -> None:

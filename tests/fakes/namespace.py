@@ -78,8 +78,9 @@ def _run(command: list[str], given: str = "") -> str:
 
 def _etc(description: dict[str, Any], folder: Path) -> None:
     (folder / "hosts").write_text("\n".join(description["hosts"]) + "\n")
+    wait = description.get("resolver_timeout", 1)
     (folder / "resolv.conf").write_text(
-        "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n"
+        f"nameserver 127.0.0.1\noptions timeout:{wait} attempts:1\n"
     )
     (folder / "nsswitch.conf").write_text("hosts: files dns\n")
 
