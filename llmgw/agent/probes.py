@@ -27,6 +27,7 @@ from llmgw.discovery.found import Found, clean
 ROOT = Path("/")
 # A scan of 100,000 models needs a tenth of it; a header may claim anything.
 SCAN_MEMORY = 2 << 30
+SCAN_LEAST, SCAN_TIMES = 60.0, 6
 
 
 class Probe(Struct, frozen=True):
@@ -81,7 +82,7 @@ def _interval(name: str, config: Config) -> float:
 
 def _scan_limit(config: Config) -> float:
     """A scan of a large tree that is cold takes minutes, and is no hung probe."""
-    return max(60.0, 6 * config.discovery.probe_timeout)
+    return max(SCAN_LEAST, SCAN_TIMES * config.discovery.probe_timeout)
 
 
 def _deadline(name: str, config: Config) -> float:
