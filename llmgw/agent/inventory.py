@@ -19,18 +19,16 @@ import anyio.to_thread
 import msgspec
 from msgspec import UNSET, Struct
 
+from llmgw.agent.load import Sampler
 from llmgw.agent.probes import ROOT, Probe, probes
 from llmgw.aio import Latest
 from llmgw.config.keys import Config
-from llmgw.discovery import load
 from llmgw.discovery.child import Hung
 from llmgw.discovery.found import Found, Trouble, numbers
 from llmgw.engines.threads import Cpus
-from llmgw.wire import Fact, Facts, GpuLoad, Load, Problem
+from llmgw.wire import Fact, Facts, Load, Problem
 
 log = logging.getLogger(__name__)
-
-LOAD_INTERVAL = 5.0
 
 
 class Run(Struct, frozen=True):
@@ -68,11 +66,10 @@ class Inventory:
         """*replaced*: probes to take instead of the real ones, for tests."""
         self.changed = Latest(0)
         self._config = config
-        self._root = root
         self._probes = {**probes(lambda: self._config, root), **(replaced or {})}
         self._answers = {name: _Answer() for name in self._probes}
         self._since: dict[tuple[str, str], float] = {}
-        self._samples: tuple[load.Sample, load.Sample] | None = None
+        self._load = Sampler(root, self._cards)
         self._cpus: Cpus | None = None
 
     # The life of it ----------------------------------------------------------------
@@ -86,7 +83,7 @@ class Inventory:
         but for the models, whose folders may be long to read.
         """
         async with anyio.create_task_group() as group:
-            group.start_soon(self._sample)
+            group.start_soon(self._load.run)
             quick = [name for name in self._probes if name != "models"]
             if "models" in self._probes:
                 group.start_soon(self._keep, "models")
@@ -251,41 +248,9 @@ class Inventory:
         value: dict[str, Any] = self.value("gpus") or {}
         return value.get("gpus", [])
 
-    # Load --------------------------------------------------------------------------
-
     def load(self) -> Load:
-        """As of the last few seconds; of cards, as of the last survey."""
-        cpu = used = None
-        if self._samples is not None:
-            cpu = load.share(*self._samples)
-            used = self._samples[1].memory_used
-        return Load(cpu=cpu, memory_used=used, gpus=self._gpu_load())
-
-    def _gpu_load(self) -> tuple[GpuLoad, ...]:
-        answer = self._answers["gpus"]
-        if answer.hung_since is not None:
-            return ()
-        found: list[GpuLoad] = []
-        for card in self._cards():
-            now, total = card.get("now", {}), card.get("memory")
-            free = now.get("memory_free")
-            used = None if free is None or total is None else max(0, total - free)
-            if "uuid" in card:
-                found.append(
-                    GpuLoad(
-                        uuid=card["uuid"],
-                        utilization=now.get("utilization"),
-                        memory_used=used,
-                    )
-                )
-        return tuple(found)
-
-    async def _sample(self) -> None:
-        last = await anyio.to_thread.run_sync(load.sample, self._root)
-        while True:
-            self._samples = (self._samples[1] if self._samples else last, last)
-            await anyio.sleep(LOAD_INTERVAL)
-            last = await anyio.to_thread.run_sync(load.sample, self._root)
+        """As of the last few seconds."""
+        return self._load.load()
 
 
 def _hung(name: str, answer: _Answer, now: float) -> list[Problem]:

@@ -61,7 +61,7 @@ class Child:
     @property
     def is_stuck(self) -> bool:
         """Whether the last one that was ended still sleeps where nothing wakes it."""
-        return self._stuck is not None and _lives(self._stuck)
+        return self._stuck is not None and lives(self._stuck)
 
     def ask(self, arguments: Mapping[str, Any], deadline: float) -> Found:
         """The answer of function(**arguments); Hung after *deadline* seconds."""
@@ -91,24 +91,33 @@ class Child:
         return decoded(said)
 
     def _end(self, process: subprocess.Popen[bytes], since: float) -> None:
-        """The whole session: nvidia-smi hangs below the one that asked it."""
-        try:
-            self._kill(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        for pipe in (process.stdin, process.stdout, process.stderr):
-            if pipe is not None:
-                pipe.close()
-        until = time.monotonic() + PATIENCE
-        while _lives(process):
-            if time.monotonic() > until:
-                self._stuck, self._since = process, since
-                return
-            # In a thread, and only behind a process that was late.
-            threading.Event().wait(0.01)
+        if not end(process, self._kill):
+            self._stuck, self._since = process, since
 
 
-def _lives(process: subprocess.Popen[bytes]) -> bool:
+def end(
+    process: subprocess.Popen[bytes], kill: Callable[[int, int], None] = os.killpg
+) -> bool:
+    """End its whole session: nvidia-smi hangs below the one that asked it. False if
+    something of it lives on.
+    """
+    try:
+        kill(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()
+    until = time.monotonic() + PATIENCE
+    while lives(process):
+        if time.monotonic() > until:
+            return False
+        # In a thread, and only behind a process that was late.
+        threading.Event().wait(0.01)
+    return True
+
+
+def lives(process: subprocess.Popen[bytes]) -> bool:
     """Whether it, or anything that it started in its session, still runs."""
     if process.poll() is None:
         return True

@@ -13,7 +13,7 @@ MISMATCH, NO_LIBRARY = 18, 12
 _REBOOT = "reboot, or load the module that belongs to the libraries"
 
 
-def is_asked(root: Path) -> bool:
+def is_nvidia(root: Path) -> bool:
     """Whether there is a sign of an NVIDIA card; without one no library is loaded."""
     signs = ("proc/driver/nvidia/version", "dev/nvidiactl", "dev/nvgpu", "dev/dxg")
     if any((root / sign).exists() for sign in signs):
@@ -21,8 +21,19 @@ def is_asked(root: Path) -> bool:
     return any(card["vendor"] == "nvidia" for card in pci.cards(root))
 
 
+def is_asked(root: Path) -> bool:
+    """Whether a driver has to be asked, which may hang."""
+    return is_nvidia(root) or _has_amd(root)
+
+
+def _has_amd(root: Path) -> bool:
+    return any(card["vendor"] == "amd" for card in pci.cards(root))
+
+
 def survey(prefer_nvml: bool = True, root: str = "/") -> Found:
     """Asks, and may hang: to be run in a child."""
+    if _has_amd(Path(root)) and not is_nvidia(Path(root)):
+        return combined("PCI", {}, Path(root))
     # Each of them costs the start of a library or a process that may be needless.
     from llmgw.discovery import smi
 
@@ -71,7 +82,8 @@ def combined(
     if missing:
         value["missing"] = missing
         troubles += [_missing(card, reason) for card in missing if not mismatch]
-    value["gpus"] += amd.gpus(root, [c for c in cards if c["vendor"] == "amd"])
+    others = amd.gpus(root, [c for c in cards if c["vendor"] == "amd"])
+    value["gpus"] += others
     whole = [card for card in value["gpus"] if "parent" not in card]
     paths = topology.pairs([*whole, *parents], answer.get("topology", []), root)
     if paths:
@@ -82,8 +94,10 @@ def combined(
         troubles += [_xid(one) for one in xids]
     if "error" in answer:
         source = "PCI"
-        if not value["gpus"] and not missing and not mismatch:
-            return Found(None, source, reason, tuple(troubles))
+    if others:
+        source = "amdgpu" if source == "PCI" else f"{source}, amdgpu"
+    if "error" in answer and not (value["gpus"] or missing or mismatch):
+        return Found(None, source, reason, tuple(troubles))
     return Found(value, source, reason, tuple(troubles))
 
 

@@ -66,8 +66,8 @@ def _library() -> str | None:
 def _all() -> dict[str, Any]:
     found: dict[str, Any] = known(
         {
-            "driver": _try(nv.nvmlSystemGetDriverVersion),
-            "cuda": _cuda(_try(nv.nvmlSystemGetCudaDriverVersion)),
+            "driver": asked(nv.nvmlSystemGetDriverVersion),
+            "cuda": _cuda(asked(nv.nvmlSystemGetCudaDriverVersion)),
         }
     )
     handles: list[tuple[int, Any]] = []
@@ -85,7 +85,7 @@ def _all() -> dict[str, Any]:
     return found
 
 
-def _try(call: Callable[..., Any], *arguments: Any) -> Any:
+def asked(call: Callable[..., Any], *arguments: Any) -> Any:
     """None where a card does not have it: most are asked things only some know."""
     try:
         return call(*arguments)
@@ -98,8 +98,8 @@ def _cuda(version: int | None) -> str | None:
 
 
 def _card(index: int, handle: Any) -> dict[str, Any]:
-    pci = _try(nv.nvmlDeviceGetPciInfo, handle)
-    major_minor = _try(nv.nvmlDeviceGetCudaComputeCapability, handle)
+    pci = asked(nv.nvmlDeviceGetPciInfo, handle)
+    major_minor = asked(nv.nvmlDeviceGetCudaComputeCapability, handle)
     try:
         uuid = nv.nvmlDeviceGetUUID(handle)
     except NVMLError as error:
@@ -108,15 +108,15 @@ def _card(index: int, handle: Any) -> dict[str, Any]:
         {
             "index": index,
             "uuid": uuid,
-            "name": _try(nv.nvmlDeviceGetName, handle),
+            "name": asked(nv.nvmlDeviceGetName, handle),
             "bus": pci and pci.busId,
-            "minor": _try(nv.nvmlDeviceGetMinorNumber, handle),
-            "memory": _memory(handle),
+            "minor": asked(nv.nvmlDeviceGetMinorNumber, handle),
+            "memory": memory(handle),
             "compute": major_minor and f"{major_minor[0]}.{major_minor[1]}",
             "mig": _mig(handle),
             "vgpu": _vgpu(handle),
             "nvlinks": _nvlinks(handle) or None,
-            "persistence": _bool(_try(nv.nvmlDeviceGetPersistenceMode, handle)),
+            "persistence": _bool(asked(nv.nvmlDeviceGetPersistenceMode, handle)),
             "ecc": _ecc(handle),
             "retired_pages": _retired(handle),
             "limits": _limits(handle),
@@ -129,40 +129,49 @@ def _bool(value: int | None) -> bool | None:
     return None if value is None else bool(value)
 
 
-def _memory(handle: Any) -> dict[str, int] | None:
+def memory(handle: Any) -> dict[str, int] | None:
     """Bytes; None where the card has none of its own (GB10: Not Supported)."""
-    new = _try(lambda: nv.nvmlDeviceGetMemoryInfo(handle, version=nv.nvmlMemory_v2))
+    new = asked(lambda: nv.nvmlDeviceGetMemoryInfo(handle, version=nv.nvmlMemory_v2))
     if new is not None:
         return {"total": new.total, "reserved": new.reserved, "free": new.free}
-    old = _try(nv.nvmlDeviceGetMemoryInfo, handle)
+    old = asked(nv.nvmlDeviceGetMemoryInfo, handle)
     return None if old is None else {"total": old.total, "free": old.free}
 
 
 def _mig(handle: Any) -> dict[str, Any] | None:
-    mode = _try(nv.nvmlDeviceGetMigMode, handle)
+    mode = asked(nv.nvmlDeviceGetMigMode, handle)
     if mode is None:
         return None
-    slices: list[dict[str, Any]] = []
-    if mode[0]:
-        for number in range(_try(nv.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
-            one = _try(nv.nvmlDeviceGetMigDeviceHandleByIndex, handle, number)
-            if one is not None:
-                slices.append(
-                    known(
-                        {
-                            "uuid": _try(nv.nvmlDeviceGetUUID, one),
-                            "name": _try(nv.nvmlDeviceGetName, one),
-                            "gpu_instance": _try(nv.nvmlDeviceGetGpuInstanceId, one),
-                            "memory": _memory(one),
-                        }
-                    )
-                )
-    return {"enabled": bool(mode[0]), "pending": bool(mode[1]), "slices": slices}
+    found = [
+        known(
+            {
+                "uuid": asked(nv.nvmlDeviceGetUUID, one),
+                "name": asked(nv.nvmlDeviceGetName, one),
+                "gpu_instance": asked(nv.nvmlDeviceGetGpuInstanceId, one),
+                "memory": memory(one),
+            }
+        )
+        for _, one in slices(handle)
+    ]
+    return {"enabled": bool(mode[0]), "pending": bool(mode[1]), "slices": found}
+
+
+def slices(handle: Any) -> list[tuple[int, Any]]:
+    """Those that the card is cut into, by their numbers, which may have gaps."""
+    mode = asked(nv.nvmlDeviceGetMigMode, handle)
+    if mode is None or not mode[0]:
+        return []
+    most = asked(nv.nvmlDeviceGetMaxMigDeviceCount, handle) or 0
+    found = [
+        (number, asked(nv.nvmlDeviceGetMigDeviceHandleByIndex, handle, number))
+        for number in range(most)
+    ]
+    return [(number, one) for number, one in found if one is not None]
 
 
 def _vgpu(handle: Any) -> str | None:
     modes = {1: "passthrough", 2: "vgpu", 3: "host_vgpu", 4: "host_vsga"}
-    return modes.get(_try(nv.nvmlDeviceGetVirtualizationMode, handle) or 0)
+    return modes.get(asked(nv.nvmlDeviceGetVirtualizationMode, handle) or 0)
 
 
 def _nvlinks(handle: Any) -> list[dict[str, Any]]:
@@ -170,13 +179,13 @@ def _nvlinks(handle: Any) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     kinds = {0: "gpu", 1: "bridge", 2: "switch"}
     for number in range(nv.NVML_NVLINK_MAX_LINKS):
-        state = _try(nv.nvmlDeviceGetNvLinkState, handle, number)
+        state = asked(nv.nvmlDeviceGetNvLinkState, handle, number)
         if state is None:
             # Past the card's own links it is INVALID_ARGUMENT; without any at all
             # NOT_SUPPORTED comes at once.
             break
-        peer = _try(nv.nvmlDeviceGetNvLinkRemotePciInfo, handle, number)
-        kind = _try(nv.nvmlDeviceGetNvLinkRemoteDeviceType, handle, number)
+        peer = asked(nv.nvmlDeviceGetNvLinkRemotePciInfo, handle, number)
+        kind = asked(nv.nvmlDeviceGetNvLinkRemoteDeviceType, handle, number)
         found.append(
             known(
                 {
@@ -191,12 +200,12 @@ def _nvlinks(handle: Any) -> list[dict[str, Any]]:
 
 
 def _ecc(handle: Any) -> dict[str, Any] | None:
-    mode = _try(nv.nvmlDeviceGetEccMode, handle)
+    mode = asked(nv.nvmlDeviceGetEccMode, handle)
     if mode is None:
         return None
     count = nv.nvmlDeviceGetTotalEccErrors
-    corrected = _try(count, handle, nv.NVML_MEMORY_ERROR_TYPE_CORRECTED, 1)
-    uncorrected = _try(count, handle, nv.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, 1)
+    corrected = asked(count, handle, nv.NVML_MEMORY_ERROR_TYPE_CORRECTED, 1)
+    uncorrected = asked(count, handle, nv.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, 1)
     return known(
         {
             "enabled": bool(mode[0]),
@@ -212,8 +221,8 @@ def _retired(handle: Any) -> dict[str, Any] | None:
         nv.NVML_PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS,
         nv.NVML_PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR,
     )
-    pages = [_try(nv.nvmlDeviceGetRetiredPages, handle, cause) for cause in causes]
-    rows = _try(nv.nvmlDeviceGetRemappedRows, handle)
+    pages = [asked(nv.nvmlDeviceGetRetiredPages, handle, cause) for cause in causes]
+    rows = asked(nv.nvmlDeviceGetRemappedRows, handle)
     return (
         known(
             {
@@ -230,10 +239,10 @@ def _retired(handle: Any) -> dict[str, Any] | None:
 
 
 def _limits(handle: Any) -> dict[str, Any] | None:
-    limit = _try(nv.nvmlDeviceGetEnforcedPowerLimit, handle)
-    most = _try(nv.nvmlDeviceGetPowerManagementLimitConstraints, handle)
+    limit = asked(nv.nvmlDeviceGetEnforcedPowerLimit, handle)
+    most = asked(nv.nvmlDeviceGetPowerManagementLimitConstraints, handle)
     clocks = {
-        name: _try(nv.nvmlDeviceGetMaxClockInfo, handle, kind)
+        name: asked(nv.nvmlDeviceGetMaxClockInfo, handle, kind)
         for name, kind in (("sm_mhz", 1), ("memory_mhz", 2))
     }
     return (
@@ -249,13 +258,13 @@ def _limits(handle: Any) -> dict[str, Any] | None:
 
 
 def _now(handle: Any) -> dict[str, Any]:
-    used = _try(nv.nvmlDeviceGetUtilizationRates, handle)
-    power = _try(nv.nvmlDeviceGetPowerUsage, handle)
-    reasons = _try(nv.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
+    used = asked(nv.nvmlDeviceGetUtilizationRates, handle)
+    power = asked(nv.nvmlDeviceGetPowerUsage, handle)
+    reasons = asked(nv.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
     return known(
         {
             "utilization": used and used.gpu / 100,
-            "temperature_c": _try(nv.nvmlDeviceGetTemperature, handle, 0),
+            "temperature_c": asked(nv.nvmlDeviceGetTemperature, handle, 0),
             "power_w": power and power / 1000,
             "throttle": None
             if reasons is None
@@ -269,7 +278,7 @@ def _topology(handles: list[tuple[int, Any]]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for at, (first, one) in enumerate(handles):
         for second, other in handles[at + 1 :]:
-            level = _try(nv.nvmlDeviceGetTopologyCommonAncestor, one, other)
+            level = asked(nv.nvmlDeviceGetTopologyCommonAncestor, one, other)
             word = _LEVELS.get(-1 if level is None else level)
             if word is not None:
                 found.append({"between": [first, second], "path": word})

@@ -1,0 +1,95 @@
+"""A probe in a process that stays: asked every few seconds, it may not cost a start.
+
+One question and one answer a line. It leaves when its owner does.
+"""
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from llmgw.discovery.child import Hung, end, lives
+
+
+class Standing:
+    """Runs *function* of *module* for each question. Blocks: ask in a thread."""
+
+    def __init__(
+        self, module: str, function: str, environ: Mapping[str, str] | None = None
+    ) -> None:
+        self._command = [sys.executable, "-I", "-c", _PROGRAM, module, function]
+        self._environ = None if environ is None else dict(environ)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stuck: subprocess.Popen[bytes] | None = None
+        self._since = 0.0
+
+    def ask(self, arguments: Mapping[str, Any], deadline: float) -> Any:
+        """The answer; Hung after *deadline* seconds. None: it died of the question."""
+        if self._stuck is not None and lives(self._stuck):
+            raise Hung(self._since)
+        self._stuck = None
+        since = time.monotonic()
+        process = self._running()
+        assert process.stdin is not None
+        try:
+            process.stdin.write(json.dumps(arguments).encode() + b"\n")
+            process.stdin.flush()
+            line = _line(process, since + deadline)
+        except BrokenPipeError:
+            line = b""
+        except TimeoutError:
+            self._process = None
+            if not end(process):
+                self._stuck, self._since = process, since
+            raise Hung(since) from None
+        if not line:
+            self.close()
+            return None
+        return json.loads(line)
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=self._environ,
+                start_new_session=True,
+            )
+        return self._process
+
+    def close(self) -> None:
+        """End it; the next question starts another."""
+        if self._process is not None:
+            end(self._process)
+            self._process = None
+
+
+def _line(process: subprocess.Popen[bytes], until: float) -> bytes:
+    """Empty at its end; TimeoutError if there is none in time."""
+    assert process.stdout is not None
+    handle, said = process.stdout.fileno(), b""
+    while not said.endswith(b"\n"):
+        left = max(0.0, until - time.monotonic())
+        if not select.select([handle], [], [], left)[0]:
+            raise TimeoutError
+        part = os.read(handle, 1 << 16)
+        if not part:
+            return b""
+        said += part
+    return said
+
+
+_PROGRAM = f"""\
+import importlib, json, sys
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+function = getattr(importlib.import_module(sys.argv[1]), sys.argv[2])
+for line in sys.stdin:
+    print(json.dumps(function(**json.loads(line))), flush=True)
+"""

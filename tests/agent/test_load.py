@@ -1,0 +1,177 @@
+"""How busy the node is, between two surveys; asked of the real pynvml."""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.from_thread
+import pytest
+
+from llmgw.agent.load import Sampler
+from llmgw.discovery.child import Hung
+from llmgw.discovery.gpu_load import is_busy
+from llmgw.discovery.standing import Standing
+from llmgw.supervisor import procfs
+from llmgw.wire import GpuLoad
+from tests.discovery import trees
+from tests.fakes import nvml
+from tests.fakes.nvml import GIB, bus
+
+needs_gcc = pytest.mark.skipif(
+    shutil.which("gcc") is None, reason="needs a C compiler: apt-get install gcc"
+)
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return nvml.build(tmp_path_factory.mktemp("nvml"))
+
+
+def standing(libraries: Path, folder: Path, lines: list[str]) -> Standing:
+    said(folder, lines)
+    trees.gpu(folder, bus(0))
+    environ = nvml.environ(libraries, folder / "machine")
+    return Standing("llmgw.discovery.gpu_load", "sample", environ)
+
+
+def said(folder: Path, lines: list[str]) -> None:
+    (folder / "machine").write_text("\n".join(lines) + "\n")
+
+
+def children() -> set[int]:
+    return {one.pid for one in procfs.everyone() if one.parent == os.getpid()}
+
+
+@needs_gcc
+def test_the_driver_is_open_only_while_a_card_is_used(
+    libraries: Path, tmp_path: Path
+) -> None:
+    """An idle node's cards can be reset, and its driver be replaced."""
+    held = tmp_path / "open"
+    lines = [f"held {held}"]
+    child = standing(libraries, tmp_path, [*lines, *nvml.card(0, "A", 80 * GIB)])
+    ask = {"root": str(tmp_path)}
+    try:
+        (idle,) = child.ask(ask, 20)
+        assert idle["memory_used"] == GIB
+        assert not is_busy([idle])
+        assert not held.exists()
+
+        said(tmp_path, [*lines, *nvml.card(0, "A", 80 * GIB, utilization="62 1")])
+        (busy,) = child.ask(ask, 20)
+        assert busy == {
+            "uuid": "GPU-00000000",
+            "utilization": 0.62,
+            "memory_used": GIB,
+        }
+        assert held.exists()
+    finally:
+        child.close()
+
+
+@needs_gcc
+def test_slices_have_memory_and_no_utilization(libraries: Path, tmp_path: Path) -> None:
+    """T82."""
+    child = standing(libraries, tmp_path, nvml.a100_mig())
+    try:
+        found = child.ask({"root": str(tmp_path)}, 20)
+    finally:
+        child.close()
+
+    assert [one["uuid"] for one in found] == [
+        *(f"MIG-{number}" for number in range(7)),
+        "GPU-00000001",
+    ]
+    assert {one["memory_used"] for one in found[:7]} == {GIB}
+    assert {one["utilization"] for one in found} == {None}
+
+
+@needs_gcc
+def test_one_that_hangs_is_ended_and_begun_anew(
+    libraries: Path, tmp_path: Path
+) -> None:
+    """T84."""
+    hang = "hang nvmlDeviceGetMemoryInfo_v2"
+    child = standing(libraries, tmp_path, [hang, *nvml.card(0, "A", 80 * GIB)])
+    ask = {"root": str(tmp_path)}
+    try:
+        before = children()
+        with pytest.raises(Hung):
+            child.ask(ask, 1.0)
+        assert children() == before
+
+        said(tmp_path, nvml.card(0, "A", 80 * GIB))
+        assert len(child.ask(ask, 20)) == 1
+    finally:
+        child.close()
+
+
+def test_one_that_dies_of_a_question_is_begun_anew() -> None:
+    child = Standing("os", "_exit")
+    try:
+        assert child.ask({"status": 3}, 20) is None
+        assert child.ask({"status": 3}, 20) is None
+    finally:
+        child.close()
+
+
+SURVEYED: list[dict[str, Any]] = [
+    {
+        "uuid": "a",
+        "memory": 80 * GIB,
+        "now": {"memory_free": 60 * GIB, "utilization": 0.1},
+    },
+    {"uuid": "b", "memory": 80 * GIB},
+]
+
+
+async def test_the_newest_sample_counts_and_a_silent_driver_is_unknown(
+    tmp_path: Path,
+) -> None:
+    """Not as old as the last survey, which may be a minute; and never 0 for unknown."""
+    answers: list[Any] = []
+
+    def ask(_: dict[str, Any], __: float) -> list[dict[str, Any]] | None:
+        if not answers:
+            raise Hung(0.0)
+        return answers.pop()
+
+    sampler = Sampler(tmp_path, lambda: SURVEYED, ask)
+    assert sampler.load().gpus == (
+        GpuLoad(uuid="a", utilization=0.1, memory_used=20 * GIB),
+        GpuLoad(uuid="b"),
+    )
+
+    answers.append([{"uuid": "a", "utilization": 0.9, "memory_used": 70 * GIB}])
+    await sampler.sample_gpus()
+    assert sampler.load().gpus[0] == GpuLoad(
+        uuid="a", utilization=0.9, memory_used=70 * GIB
+    )
+
+    await sampler.sample_gpus()
+    assert sampler.load().gpus == (GpuLoad(uuid="a"), GpuLoad(uuid="b"))
+
+
+async def test_no_driver_is_asked_on_a_node_without_cards(tmp_path: Path) -> None:
+    asked = anyio.Event()
+
+    def ask(_: dict[str, Any], __: float) -> list[dict[str, Any]] | None:
+        anyio.from_thread.run_sync(asked.set)
+        return []
+
+    cards: list[dict[str, Any]] = []
+    sampler = Sampler(tmp_path, lambda: cards, ask)
+    async with anyio.create_task_group() as group:
+        await group.start(sampler.run)
+        await anyio.wait_all_tasks_blocked()
+        assert not asked.is_set()
+        group.cancel_scope.cancel()
+
+    cards = SURVEYED
+    async with anyio.create_task_group() as group:
+        await group.start(sampler.run)
+        with anyio.fail_after(5):
+            await asked.wait()
+        group.cancel_scope.cancel()
