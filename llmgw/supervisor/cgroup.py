@@ -8,6 +8,7 @@ from llmgw.errors import EngineError
 from llmgw.supervisor import procfs
 from llmgw.supervisor.launch import Limits
 
+AGENT = "agent"
 WANTED = ("memory", "cpu", "cpuset", "pids")
 
 
@@ -31,6 +32,10 @@ class Cgroup:
                 text = (Path(folder) / "cgroup.procs").read_text()
                 found += [int(pid) for pid in text.split()]
         return found
+
+    def join(self, pid: int) -> None:
+        """Moves it here; see `Tree.prepare_to_move` for how long that takes."""
+        (self.path / "cgroup.procs").write_text(str(pid))
 
     def kill(self) -> bool:
         """SIGKILL to all at once, however fast they fork; False before Linux 5.14."""
@@ -68,6 +73,15 @@ class Tree:
         names = [name for name in WANTED if name in self.controllers]
         return " ".join(names) or "no controllers: nothing is limited"
 
+    def prepare_to_move(self) -> None:
+        """Makes the next `join` quick, for as long as the kernel is awake to it.
+
+        The first move in a while waits for all CPUs to have taken note, 6 to 16 ms; the
+        next takes 0.1. The agent moves to where it is, so that an engine need not wait.
+        """
+        with contextlib.suppress(OSError):  # then the first move is the slow one
+            (self._root / AGENT / "cgroup.procs").write_text("0")
+
     def make(self, id: str, limits: Limits) -> Cgroup:
         """A new one, with its limits set; EngineError if one cannot be kept."""
         cgroup = Cgroup(self._root / f"engine-{id}")
@@ -104,7 +118,7 @@ def delegated() -> Tree | None:
     path = procfs.cgroup("self")
     if path is None:
         return None
-    if path.name == "agent":  # moved already, or systemd did (DelegateSubgroup=agent)
+    if path.name == AGENT:  # moved already, or systemd did (DelegateSubgroup=agent)
         path = path.parent
     if not (path / "cgroup.type").exists() or not _is_delegated(path):
         return None
@@ -125,7 +139,7 @@ def _is_delegated(path: Path) -> bool:
 def divide(path: Path) -> Tree | None:
     """Makes *path* ready to have engines below it; None if it is not ours to divide."""
     try:
-        agent = path / "agent"
+        agent = path / AGENT
         agent.mkdir(exist_ok=True)
         for pid in (path / "cgroup.procs").read_text().split():
             (agent / "cgroup.procs").write_text(pid)

@@ -35,8 +35,8 @@ def fields(
 ) -> bytes:
     """The content of a LAUNCH file; ValueError names what holds a NUL byte.
 
-    *settings*: `log` (a file that takes its output), `cgroup` (a cgroup.procs file),
-    `oom_score_adj`, `memlock`, `cpuset`.
+    *settings*: `log` (a file that takes its output), `oom_score_adj`, `memlock`,
+    `cpuset`.
     """
     parts = [f"{key}={value}" for key, value in settings.items()]
     parts += [f"cwd={cwd}", *(f"arg={arg}" for arg in argv)]
@@ -69,8 +69,6 @@ def limit(settings: "dict[bytes, bytes]") -> None:
         log = posix.open(path, append, 0o640)
         posix.dup2(log, 1)
         posix.dup2(log, 2)
-    if path := settings.get(b"cgroup"):
-        put(path, b"0")
     if adj := settings.get(b"oom_score_adj"):
         put(b"/proc/self/oom_score_adj", adj)
     if cpuset := settings.get(b"cpuset"):

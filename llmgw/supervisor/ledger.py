@@ -14,7 +14,6 @@ import hashlib
 import os
 import re
 import secrets
-from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -211,19 +210,20 @@ def is_proved(entry: Entry) -> bool:
     )
 
 
-def tagged(
-    tag: str, among: Iterable[procfs.Stat] | None = None
-) -> dict[str, list[procfs.Stat]]:
+def replica(tag: str, pid: int) -> str | None:
+    """Which one's a process is, by this ledger's tag; None: it does not bear it."""
+    env = procfs.environ(pid)
+    if f"{TAG}={tag}".encode() not in env:
+        return None
+    name = f"{REPLICA}=".encode()
+    named = (part for part in env if part.startswith(name))
+    return next((part[len(name) :].decode() for part in named), None)
+
+
+def tagged(tag: str) -> dict[str, list[procfs.Stat]]:
     """Every living process that bears this ledger's tag, by replica."""
     found: dict[str, list[procfs.Stat]] = {}
-    mark = f"{TAG}={tag}".encode()
-    name = f"{REPLICA}=".encode()
-    for stat in procfs.everyone() if among is None else among:
-        if not stat.is_alive:
-            continue
-        env = procfs.environ(stat.pid)
-        if mark in env:
-            for part in env:
-                if part.startswith(name):
-                    found.setdefault(part[len(name) :].decode(), []).append(stat)
+    for stat in procfs.everyone():
+        if stat.is_alive and (id := replica(tag, stat.pid)):
+            found.setdefault(id, []).append(stat)
     return found

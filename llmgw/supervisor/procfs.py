@@ -6,7 +6,7 @@ time is, for as long as the machine has not rebooted.
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -61,6 +61,45 @@ def everyone() -> Iterator[Stat]:
     for name in os.listdir(PROC):  # noqa: PTH208 -- half the time of Path.iterdir
         if name.isdigit() and (found := stat(int(name))):
             yield found
+
+
+def descendants(root: int, is_wanted: Callable[[Stat], bool]) -> list[Stat] | None:
+    """All below *root*, dead ones too; what is not wanted is not looked under either.
+
+    None where the kernel keeps no lists of children (CONFIG_PROC_CHILDREN).
+    """
+    while True:
+        found: list[Stat] = []
+        below = seen = children(root)
+        if below is None or seen is None:
+            return None
+        while below:
+            stats = [known for child in below if (known := stat(child))]
+            wanted = [known for known in stats if is_wanted(known)]
+            found += wanted
+            below = [pid for one in wanted for pid in children(one.pid) or ()]
+        # One that ended meanwhile has left us what it had started.
+        if set(children(root) or ()) <= set(seen):
+            return found
+
+
+def children(pid: int) -> list[int] | None:
+    """Of all its threads: a child is its own thread's, another's once that one ends."""
+    tasks = f"/proc/{pid}/task"
+    while True:
+        try:
+            threads = os.listdir(tasks)  # noqa: PTH208 -- half the time of Path.iterdir
+        except OSError:
+            return None
+        try:
+            lists = [_read(f"{tasks}/{thread}/children") for thread in threads]
+        except FileNotFoundError:
+            if not os.access(f"{tasks}/{pid}/children", os.F_OK):
+                return None
+            continue  # a thread ended; whose its children are now is read anew
+        except OSError:
+            return None
+        return [int(child) for each in lists for child in each.split()]
 
 
 def environ(pid: int) -> list[bytes]:

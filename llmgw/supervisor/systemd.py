@@ -22,9 +22,10 @@ from llmgw.errors import EngineError
 from llmgw.supervisor import procfs
 from llmgw.supervisor.backend import Place
 from llmgw.supervisor.cgroup import Cgroup
+from llmgw.supervisor.gate import content
 from llmgw.supervisor.launch import Launch
 from llmgw.supervisor.ledger import Entry, Identity, Ledger
-from llmgw.supervisor.process import Process, content
+from llmgw.supervisor.process import Process
 from llmgw.supervisor.watch import described
 
 log = logging.getLogger(__name__)
@@ -156,7 +157,7 @@ class Units:
         try:
             # Its own file, not the journal: an agent without privileges may not read
             # that, and what an engine died of is in its last lines.
-            launched = content(launch, place, None, log=str(place.log))
+            launched = content(launch, place, log=str(place.log))
             (place.run / "launch").write_bytes(launched)
             nobody = Identity(
                 pid=0, started=0, boot=procfs.boot_id(), invocation=TO_COME

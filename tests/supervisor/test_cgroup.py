@@ -17,7 +17,7 @@ from llmgw.supervisor.cgroup import Cgroup, Tree, divide
 from llmgw.supervisor.launch import Launch, Limits
 from llmgw.supervisor.ledger import Entry, Identity, Ledger
 from llmgw.supervisor.process import Process, Processes
-from tests.supervisor.conftest import FAKE, fact, free_block, is_alive
+from tests.supervisor.conftest import FAKE, fact, free_block, is_alive, living
 
 
 def hierarchy() -> Path | None:
@@ -223,3 +223,21 @@ def test_what_systemd_delegated_is_divided(delegated: Path) -> None:
 
     assert out.startswith(b"no controllers") or b"memory" in out
     assert (delegated / "agent").exists()
+
+
+async def test_an_engine_that_cannot_join_is_not_started(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    """Outside its cgroup nothing would limit it, and a stop would not find all of it.
+
+    A folder of a plain file system has no `cgroup.procs` that takes a number; here one
+    stands in its way.
+    """
+    (tmp_path / "tree" / "engine-fake-0" / "cgroup.procs").mkdir(parents=True)
+    descriptors = len(list(Path("/proc/self/fd").iterdir()))
+
+    with pytest.raises(EngineError, match="cannot be started"):
+        await started(ledger, Tree(tmp_path / "tree", frozenset()))
+
+    assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
+    assert not await living(ledger.folder.parent)

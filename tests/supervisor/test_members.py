@@ -1,0 +1,154 @@
+"""Finding all that an engine started, each by the one thing that gives it away."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from llmgw.supervisor import procfs, reaper
+from llmgw.supervisor.ledger import REPLICA, TAG, Identity, replica
+from llmgw.supervisor.members import related
+
+MARK = {TAG: "beef", REPLICA: "x"}
+# Prints its own number and that of what it started, and waits.
+PARENT = """
+import os, signal, sys
+how, env = sys.argv[1], dict(os.environ)
+if os.fork() == 0:
+    if how != "plain":
+        os.setsid()
+    if how == "untagged" or how == "orphan":
+        env = {}
+    if how == "orphan" and os.fork():
+        os._exit(0)
+    print(os.getpid(), flush=True)
+    os.execve("/bin/sleep", ["worker", "60"], env)
+signal.pause()
+"""
+
+
+class Family:
+    """An engine of ours and one worker of it."""
+
+    def __init__(self, how: str) -> None:
+        self.engine = subprocess.Popen(
+            [sys.executable, "-S", "-c", PARENT, how],
+            env=MARK,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert self.engine.stdout
+        self.worker = int(self.engine.stdout.readline())
+        while procfs.argv(self.worker) != ("worker", "60"):
+            os.sched_yield()  # until its exec is through it has its parent's marks
+        identity = Identity.of(self.engine.pid)
+        assert identity
+        self.identity = identity
+
+    def found(
+        self, *, descended: bool, known: dict[int, int] | None = None
+    ) -> set[int]:
+        stats = related("x", "beef", self.identity, known or {}, descended=descended)
+        return {stat.pid for stat in stats}
+
+
+@pytest.fixture
+def family(request: pytest.FixtureRequest) -> Iterator[Family]:
+    reaper.become_subreaper()
+    made = Family(request.param)
+    yield made
+    assert made.engine.stdout
+    made.engine.stdout.close()
+    for pid in (made.engine.pid, made.worker):
+        if procfs.stat(pid):
+            os.kill(pid, signal.SIGKILL)
+    made.engine.wait()
+
+
+@pytest.mark.parametrize("descended", [False, True])
+@pytest.mark.parametrize("family", ["plain", "tagged", "untagged"], indirect=True)
+def test_an_engine_and_its_worker_are_found_while_it_lives(
+    family: Family, descended: bool
+) -> None:
+    """T54: a session of its own and an environment of its own hide nothing."""
+    assert family.found(descended=descended) == {family.engine.pid, family.worker}
+
+
+@pytest.mark.parametrize("descended", [False, True])
+@pytest.mark.parametrize("family", ["plain", "tagged"], indirect=True)
+def test_a_worker_is_found_after_its_engine_died(
+    family: Family, descended: bool
+) -> None:
+    """T52, T53: by its session, or, where it has left that, by its tag alone."""
+    family.engine.kill()
+    os.waitid(os.P_PID, family.engine.pid, os.WEXITED | os.WNOWAIT)
+
+    assert family.found(descended=descended) == {family.worker}
+
+
+@pytest.mark.parametrize("descended", [False, True])
+@pytest.mark.parametrize("family", ["orphan"], indirect=True)
+def test_one_without_tag_session_and_parent_is_found_if_it_was_seen_before(
+    family: Family, descended: bool
+) -> None:
+    stat = procfs.stat(family.worker)
+    assert stat
+
+    assert family.worker not in family.found(descended=descended)
+    assert family.worker in family.found(
+        descended=descended, known={stat.pid: stat.started}
+    )
+    assert family.worker not in family.found(
+        descended=descended, known={stat.pid: stat.started + 1}
+    )
+
+
+def test_another_replicas_processes_are_not_taken_for_this_ones() -> None:
+    """Started later, below the same agent."""
+    ours = Family("tagged")
+    with subprocess.Popen(
+        ["/bin/sleep", "60"], env={**MARK, REPLICA: "y"}, start_new_session=True
+    ) as theirs:
+        try:
+            for descended in (False, True):
+                assert theirs.pid not in ours.found(descended=descended)
+            assert replica("beef", theirs.pid) == "y"
+            assert replica("another ledger", theirs.pid) is None
+        finally:
+            theirs.kill()
+            os.kill(ours.worker, signal.SIGKILL)
+            ours.engine.kill()
+            ours.engine.wait()
+            assert ours.engine.stdout
+            ours.engine.stdout.close()
+
+
+def test_what_a_thread_started_is_a_child_too() -> None:
+    program = (
+        "import subprocess, threading, sys\n"
+        "def work():\n"
+        "    child = subprocess.Popen(['sleep', '60'])\n"
+        "    print(child.pid, flush=True)\n"
+        "    child.wait()\n"
+        "threading.Thread(target=work).start()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout
+        child = int(process.stdout.readline())
+        found = procfs.children(process.pid)
+        os.kill(child, signal.SIGKILL)
+
+    assert found == [child]
+
+
+def test_a_process_that_is_gone_has_no_list_of_children(tmp_path: Path) -> None:
+    with subprocess.Popen(["true"]) as process:
+        process.wait()
+
+    assert procfs.children(process.pid) is None
