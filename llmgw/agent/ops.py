@@ -79,19 +79,19 @@ class Ops:
         stop_after = request.get("stop_after")
         if stop_after is not None and not isinstance(stop_after, (int, float)):
             raise LlmgwError("stop_after is not a number of seconds")
-        await self._agent.set_drain(kept.Drain(stop_after=stop_after))
+        await self._agent.person.set_drain(kept.Drain(stop_after=stop_after))
         return True
 
     async def _undrain(self, _request: Request) -> bool:
-        await self._agent.set_drain(None)
+        await self._agent.person.set_drain(None)
         return True
 
     async def _stop(self, request: Request) -> bool:
-        await self._agent.hold(_name(request), held=True)
+        await self._agent.person.hold(_name(request), held=True)
         return True
 
     async def _start(self, request: Request) -> bool:
-        await self._agent.hold(_name(request), held=False)
+        await self._agent.person.hold(_name(request), held=False)
         return True
 
     async def _reload(self, _request: Request) -> bool:

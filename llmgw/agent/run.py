@@ -10,27 +10,25 @@ signals      SIGTERM leaves, SIGHUP reads the file again
 
 import logging
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import anyio
 import anyio.abc
-import anyio.to_thread
 
 from llmgw import version
-from llmgw.agent import kept
 from llmgw.agent.inventory import Inventory
 from llmgw.agent.notify import Systemd
 from llmgw.agent.orders import Here, Orders, files_of
+from llmgw.agent.person import Person
+from llmgw.agent.reload import Reader, needs_link, reread
 from llmgw.agent.resolve import Resolved
 from llmgw.agent.view import View
 from llmgw.aio import Latest
-from llmgw.config.changes import changes
 from llmgw.discovery import node
 from llmgw.engines import threads
 from llmgw.engines.group import fabric_hcas
 from llmgw.engines.provision import Provision
-from llmgw.errors import EngineError, LlmgwError
+from llmgw.errors import EngineError
 from llmgw.reconcile import Action, Running, Start, Stop, plan
 from llmgw.session.link import Link
 from llmgw.session.node import Desired, Identity, LinkStatus
@@ -40,8 +38,6 @@ from llmgw.weights.fetch import Weights
 from llmgw.wire import Problem
 
 log = logging.getLogger(__name__)
-
-Reader = Callable[[], Resolved]
 
 
 class Agent:
@@ -72,9 +68,7 @@ class Agent:
         self.view.build_problems = self.provision.problems
         self.link = self._link()
         self.desired: Desired | None = None
-        self.drain = kept.read(self.state_dir / kept.DRAIN, kept.Drain)
-        self.stopped = kept.read(self.state_dir / kept.STOPPED, kept.Stopped)
-        self._drained_since: float | None = None
+        self.person = Person(self.state_dir, self.supervisor, self.touch)
         self._orders = Orders(config, self.weights, self._here, self.provision.settled)
         self._read = read
         self._systemd = Systemd()
@@ -224,24 +218,24 @@ class Agent:
     async def _reconcile(self) -> None:
         seen = -1
         while True:
-            with anyio.move_on_after(self._until_drained()):
+            with anyio.move_on_after(self.person.until_drained()):
                 seen, _ = await self._news.newer_than(seen)
             if self._leaving.is_set():
                 return  # or what is being stopped would be wanted, and started, again
-            self.view.drained_by_person = self.drain is not None
+            self.view.drained_by_person = self.person.is_draining
             if self.desired is not None:
                 self.view.drained_by_control = self.desired.drain
                 for action in self.plan():
                     self._perform(action)
                 self.view.rev_applied = self.desired.rev
-            self._end_of_drain()
+            self.person.end_of_drain()
 
     def plan(self) -> tuple[Action, ...]:
         """What is to be done now. Pure, but for where it looks."""
         desired = self.desired
         if desired is None:
             return ()
-        held = self.stopped.digests if self.stopped else ()
+        held = self.person.stopped
         wanted = tuple(one for one in desired.wanted if one.digest not in held)
         gpus = {one.digest: one.replica.gpus for one in desired.wanted}
         running = tuple(
@@ -295,49 +289,7 @@ class Agent:
             gpus=self.inventory.gpu_numbers(),
         )
 
-    # What a person does ----------------------------------------------------------
-
-    async def set_drain(self, drain: kept.Drain | None) -> None:
-        """Nothing new is started while draining, also after a restart of the agent."""
-        await anyio.to_thread.run_sync(kept.write, self.state_dir / kept.DRAIN, drain)
-        self.drain = drain
-        self._drained_since = None
-        self.touch()
-
-    def _until_drained(self) -> float:
-        """Seconds until a drain ends what did not finish; inf without such an end."""
-        if self.drain is None or self.drain.stop_after is None:
-            return float("inf")
-        if self._drained_since is None:
-            self._drained_since = anyio.current_time()
-        return self._drained_since + self.drain.stop_after - anyio.current_time()
-
-    def _end_of_drain(self) -> None:
-        if self._until_drained() > 0:
-            return
-        for status in self.supervisor.statuses():
-            if status.state not in ("stopping", "stopped"):
-                log.warning("drain ends engine name=%s", status.id)
-                self.supervisor.unwant(status.id)
-
-    async def hold(self, name: str, *, held: bool) -> None:
-        """A person stops a replica, until it is wanted otherwise or started again."""
-        status = next((s for s in self.supervisor.statuses() if s.id == name), None)
-        if status is None:
-            known = ", ".join(s.id for s in self.supervisor.statuses()) or "none"
-            raise LlmgwError(f"there is no replica {name} here; there are: {known}")
-        digests = set(self.stopped.digests if self.stopped else ())
-        digests = (
-            digests | {status.spec_digest} if held else digests - {status.spec_digest}
-        )
-        stopped = kept.Stopped(digests=tuple(sorted(digests)))
-        await anyio.to_thread.run_sync(
-            kept.write, self.state_dir / kept.STOPPED, stopped
-        )
-        self.stopped = stopped
-        if held:
-            self.supervisor.unwant(name)
-        self.touch()
+    # What is wrong with it, and the file ------------------------------------------
 
     def say_problem(self, code: str, what: str | None, fix: str = "") -> None:
         """A problem of the agent itself, for as long as it lasts; None: it is over."""
@@ -352,32 +304,20 @@ class Agent:
     async def reload(self) -> None:
         """Read the file again: what can change does, the rest is named."""
         self._systemd.reloading()
-        try:
-            resolved = await anyio.to_thread.run_sync(self._read)
-        except LlmgwError as error:
-            log.error("file not taken over, the old one stays in force: %s", error)  # noqa: TRY400 -- the operator's fault, not ours
-            what = f"the file was not taken over: {error.what}"
-            self.say_problem("reload", what, error.fix or "repair it, then reload")
-        else:
+        resolved = await reread(self._read, self.say_problem)
+        if resolved is not None:
             self._apply(resolved)
         self._systemd.ready()
         self.touch()
 
     def _apply(self, resolved: Resolved) -> None:
-        found = changes(self.resolved.config, resolved.config)
-        self.say_problem("reload", None)
-        self.say_problem("restart", None)
-        log.info("file read again changed=%s", ",".join(found.live) or "nothing")
-        if found.needs_restart:
-            keys = ", ".join(found.needs_restart)
-            log.warning("restart needed for changed keys=%s", keys)
-            what = f"changed in the file, in force after a restart: {keys}"
-            self.say_problem("restart", what, "restart the agent; engines go on")
+        config = resolved.config
+        relink = needs_link(self.resolved.config, config, self.say_problem)
         self.resolved = resolved
-        self.view.config = resolved.config
-        self._orders.config = resolved.config
-        self.inventory.reconfigure(resolved.config)
-        if found.link:
+        self.view.config = config
+        self._orders.config = config
+        self.inventory.reconfigure(config)
+        if relink:
             self._relink.set()
 
 
