@@ -6,10 +6,13 @@ which returns the exit code: 0 well, 1 fault, 2 usage, 78 wrong configuration.
 
 import argparse
 import pkgutil
+import re
 from collections.abc import Sequence
-from importlib import import_module
+from importlib import import_module, metadata
+from types import ModuleType
 
 from llmgw import version
+from llmgw.errors import LlmgwError
 
 
 def names() -> tuple[str, ...]:
@@ -35,5 +38,42 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     known = names()
     wanted = [argv[0]] if argv and argv[0] in known else known
     for name in wanted:
-        import_module(f"{__name__}.{name.replace('-', '_')}").add_parser(commands)
+        try:
+            command = _command(name)
+        except LlmgwError as error:
+            if name in argv:
+                raise
+            commands.add_parser(name, help=f"not installed: {error.fix}")
+        else:
+            command.add_parser(commands)
     return parser.parse_args(argv)
+
+
+def _command(name: str) -> ModuleType:
+    """LlmgwError names the extra that this installation would need for it."""
+    try:
+        return import_module(f"{__name__}.{name.replace('-', '_')}")
+    except ModuleNotFoundError as error:
+        extra = _extra_with(error.name or "")
+        if extra is None:
+            raise
+        raise LlmgwError(
+            f"llmgw {name} needs {error.name}, which is not installed",
+            fix=f"pip install 'llmgw[{extra}]'",
+        ) from error
+
+
+def _extra_with(module: str) -> str | None:
+    """The smallest word that brings it, as pyproject.toml has them."""
+    try:
+        needs = metadata.requires("llmgw") or []
+    except metadata.PackageNotFoundError:  # run from a copied tree
+        return None
+    for need in needs:
+        name, extra = (
+            re.match(r"[\w.-]+", need),
+            re.search(r"extra == [\"'](\w+)", need),
+        )
+        if name and extra and name[0].lower().replace("-", "_") == module:
+            return extra[1]
+    return None
