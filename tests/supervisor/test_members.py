@@ -1,6 +1,7 @@
 """Finding all that an engine started, each by the one thing that gives it away."""
 
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -13,7 +14,9 @@ from llmgw.supervisor import procfs, reaper
 from llmgw.supervisor.ledger import REPLICA, TAG, Identity, replica
 from llmgw.supervisor.members import related
 
-MARK = {TAG: "beef", REPLICA: "x"}
+# Of this run alone: another beside it searches the same /proc.
+LEDGER = secrets.token_hex(8)
+MARK = {TAG: LEDGER, REPLICA: "x"}
 # Prints its own number and that of what it started, and waits.
 PARENT = """
 import os, signal, sys
@@ -52,7 +55,7 @@ class Family:
     def found(
         self, *, descended: bool, known: dict[int, int] | None = None
     ) -> set[int]:
-        stats = related("x", "beef", self.identity, known or {}, descended=descended)
+        stats = related("x", LEDGER, self.identity, known or {}, descended=descended)
         return {stat.pid for stat in stats}
 
 
@@ -116,7 +119,7 @@ def test_another_replicas_processes_are_not_taken_for_this_ones() -> None:
         try:
             for descended in (False, True):
                 assert theirs.pid not in ours.found(descended=descended)
-            assert replica("beef", theirs.pid) == "y"
+            assert replica(LEDGER, theirs.pid) == "y"
             assert replica("another ledger", theirs.pid) is None
         finally:
             theirs.kill()
