@@ -99,7 +99,17 @@ class Refused(SessionError):
 
 
 class EngineError(LlmgwError):
-    """An engine could not be started, adopted or stopped."""
+    """An engine could not be started, adopted or stopped.
+
+    *final* where no later try can go better: a program that may not be executed, a
+    port that is no port. Anything else is bad luck, and tried again.
+    """
+
+    def __init__(
+        self, what: str, *, where: str = "", fix: str = "", final: bool = False
+    ) -> None:
+        super().__init__(what, where=where, fix=fix)
+        self.final = final
 
 
 class WeightsError(LlmgwError):

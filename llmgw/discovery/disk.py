@@ -86,8 +86,16 @@ def _troubles(use: str, path: str, found: dict[str, Any]) -> list[Trouble]:
             )
         )
     if found["size"] and found["now"]["free"] * 50 < found["size"]:
-        what = f"{found['now']['free'] // 1_000_000} MB are free"
-        troubles.append(Trouble("disk_full", what, where))
+        free, size = (n // 1_000_000 for n in (found["now"]["free"], found["size"]))
+        troubles.append(
+            Trouble(
+                "disk_full",
+                f"{free} of {size} MB are free on {found.get('mount', 'its disk')}",
+                where,
+                f"make room there: below a fiftieth ({size // 50} MB) it is said to be "
+                f"full; name another folder as {use} where there is more",
+            )
+        )
     return troubles
 
 

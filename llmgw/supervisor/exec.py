@@ -25,6 +25,8 @@ if TYPE_CHECKING:  # the agent's side only; typing costs 4 ms
     from collections.abc import Mapping, Sequence
 
 CANNOT_EXECUTE = 126
+# Beside LAUNCH, why there was no engine: its code alone might be the engine's own.
+REFUSAL = b".refused"
 
 
 def fields(
@@ -60,6 +62,14 @@ def put(path: bytes, value: bytes) -> None:
     fd = posix.open(path, posix.O_WRONLY)
     posix.write(fd, value)
     posix.close(fd)
+
+
+def refuse(path: bytes, why: bytes) -> None:
+    try:
+        fd = posix.open(path, posix.O_WRONLY | posix.O_CREAT | posix.O_TRUNC, 0o640)
+        posix.write(fd, why)
+    except OSError:
+        pass  # a full disk, or not ours to write: then it is tried again
 
 
 def limit(settings: "dict[bytes, bytes]") -> None:
@@ -111,7 +121,9 @@ def main(arguments: list[str]) -> None:
         posix.execve(argv[0], argv, env)
     except OSError as error:
         reason = (error.strerror or "").encode()
-        posix.write(2, b"llmgw: cannot %b %b: %b\n" % (step, argv[0], reason))
+        said = b"cannot %b %b: %b" % (step, argv[0], reason)
+        posix.write(2, b"llmgw: %b\n" % said)
+        refuse(launch.encode() + REFUSAL, b"%d %b" % (error.errno or 0, said))
     sys.exit(CANNOT_EXECUTE)
 
 

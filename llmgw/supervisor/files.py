@@ -9,7 +9,7 @@ import msgspec
 from llmgw.errors import EngineError
 from llmgw.supervisor.backend import Place
 from llmgw.supervisor.launch import Launch
-from llmgw.supervisor.ledger import Entry
+from llmgw.supervisor.ledger import Entry, unwritable
 
 # All that an engine gets of the agent's environment: proxies and credentials stay.
 PASSED_ON = (
@@ -45,15 +45,15 @@ def lay_out(state_dir: Path, id: str, launch: Launch, tags: dict[str, str]) -> P
         for file in launch.files:
             path = run / file.path
             if not path.resolve().is_relative_to(run.resolve()):
-                raise EngineError(f"{file.path} is not below the run directory")
+                raise EngineError(
+                    f"{file.path} is not below the run directory", final=True
+                )
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch(mode=file.mode)
             path.chmod(file.mode)
             path.write_text(file.content)
     except OSError as error:
-        raise EngineError(
-            f"cannot be written: {error.strerror}", where=str(error.filename or run)
-        ) from error
+        raise unwritable(error, Path(str(error.filename or run))) from error
     env = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
     env |= {
         "HOME": str(run),

@@ -4,12 +4,15 @@ It becomes the engine once the ledger knows it. If the agent dies before that, o
 line can't be written, the gate closes and nothing was started.
 """
 
+import errno
 import os
 import signal
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from pathlib import Path
 
+from llmgw.errors import EngineError
 from llmgw.supervisor import exec
 from llmgw.supervisor.backend import Place
 from llmgw.supervisor.launch import Launch
@@ -17,8 +20,48 @@ from llmgw.supervisor.launch import Launch
 GATE = 3
 
 
-def content(launch: Launch, place: Place, *, log: str = "") -> bytes:
-    """The file that the exec step reads. *log*: where output goes, if not open yet."""
+# No later try goes better: the launch itself is wrong, or what it names is.
+HOPELESS = (
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.EACCES,
+    errno.EPERM,
+    errno.ENOEXEC,
+    errno.E2BIG,
+    errno.EINVAL,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+)
+
+
+def write(launch: Launch, place: Place, *, log: str = "") -> None:
+    """The file that the exec step reads; EngineError, final, if it can't be said so.
+
+    *log*: where output goes, if not open yet.
+    """
+    path = place.run / "launch"
+    _refusal(place.run).unlink(missing_ok=True)
+    try:
+        path.write_bytes(_content(launch, place, log))
+    except ValueError as error:
+        raise EngineError(f"cannot be started: {error}", final=True) from error
+
+
+def refused(run: Path) -> EngineError | None:
+    """Why the last launch from there never became an engine; None: it did."""
+    try:
+        number, _, said = _refusal(run).read_text(errors="replace").partition(" ")
+    except OSError:
+        return None
+    return EngineError(said, final=number.isdigit() and int(number) in HOPELESS)
+
+
+def _refusal(run: Path) -> Path:
+    return run / f"launch{exec.REFUSAL.decode()}"
+
+
+def _content(launch: Launch, place: Place, log: str) -> bytes:
     limits = launch.limits
     settings: dict[str, str] = {}
     if log:

@@ -28,8 +28,9 @@ from llmgw import wire
 from llmgw.backoff import jittered
 from llmgw.config import keys
 from llmgw.errors import EngineError, WeightsError
-from llmgw.supervisor import files, logs
+from llmgw.supervisor import files, gate, logs
 from llmgw.supervisor.backend import Backend, Engine, Place
+from llmgw.supervisor.exec import CANNOT_EXECUTE
 from llmgw.supervisor.health import Judge, Verdict
 from llmgw.supervisor.launch import Launch
 from llmgw.supervisor.ledger import Entry, Identity, Ledger
@@ -173,6 +174,7 @@ class Keeper:
             try:
                 ended = await self._once()
             except CannotBe as error:
+                await run_sync(self._tools.ledger.forget, self.id)
                 self._become("failed", str(error))
                 return
             if self.order is None:
@@ -200,13 +202,25 @@ class Keeper:
             try:
                 await self._start()
             except EngineError as error:
+                if error.final:
+                    raise CannotBe(str(error)) from error
                 return Ended(str(error))
             except WeightsError as error:
                 return Ended(str(error))
         ended = await self._watched()
         self._engine = None
         self._give_ports_back()
+        await self._consider(ended)
         return ended
+
+    async def _consider(self, ended: Ended) -> None:
+        """A bad launch is told from bad luck: what may not be executed never will."""
+        if ended.exit is None or ended.exit.code != CANNOT_EXECUTE:
+            return
+        run = files.run_dir(self._tools.state_dir, self.id)
+        refused = await run_sync(gate.refused, run)
+        if refused and refused.final:
+            raise CannotBe(str(refused))
 
     async def _start(self) -> None:
         assert self.order, "without an order nothing is started"

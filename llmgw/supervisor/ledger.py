@@ -10,6 +10,7 @@ and its replica's id in its environment, and is found by them.
 """
 
 import contextlib
+import errno
 import hashlib
 import os
 import re
@@ -110,6 +111,42 @@ def write_whole(path: Path, content: bytes) -> None:
     _flush(path.parent)
 
 
+# Not the file that is at fault but what it is on.
+UNWRITABLE = {
+    errno.ENOSPC: "make room there",
+    errno.EDQUOT: "make room there, or raise the quota of the agent's user",
+    errno.EROFS: "mount it writable, or name another folder as state_dir",
+}
+
+
+def unwritable(error: OSError, path: Path) -> EngineError:
+    """Of *path*, which is the state_dir or below it: nothing is started meanwhile."""
+    free = ""
+    if error.errno in UNWRITABLE:
+        free = f"; {_room(path)}"
+    return EngineError(
+        f"state_dir cannot be written: {error.strerror}{free}; no engine is started "
+        "that could not be found again",
+        where=str(path),
+        fix=UNWRITABLE.get(
+            error.errno or 0, "make state_dir writable for the agent's user"
+        ),
+    )
+
+
+def _room(path: Path) -> str:
+    """Which file system that is, and what is left of it."""
+    while not path.exists():
+        path = path.parent
+    there = path.resolve()
+    while not there.is_mount():
+        there = there.parent
+    numbers = os.statvfs(there)
+    free = numbers.f_bavail * numbers.f_frsize // 1_000_000
+    size = numbers.f_blocks * numbers.f_frsize // 1_000_000
+    return f"{free} of {size} MB are free on {there}, {numbers.f_favail} more files"
+
+
 def _flush(folder: Path) -> None:
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -132,19 +169,17 @@ class Ledger:
         self.machine = machine()
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            tag = ""
             with contextlib.suppress(FileNotFoundError):
-                self.tag = self._tag_file.read_text(errors="replace").strip()
-            if not re.fullmatch("[0-9a-f]+", self.tag):
+                tag = self._tag_file.read_text(errors="replace").strip()
+            if not re.fullmatch("[0-9a-f]+", tag):
                 # None yet, or damaged: engines that have a line are ours without it.
-                self.tag = secrets.token_hex(16)
-                write_whole(self._tag_file, self.tag.encode())
+                tag = secrets.token_hex(16)
+                write_whole(self._tag_file, tag.encode())
+            # Only what is on the disk: by a tag that was lost no engine is found again.
+            self.tag = tag
         except OSError as error:
-            raise EngineError(
-                f"cannot be written: {error.strerror}",
-                where=str(self.folder.parent),
-                fix="make state_dir writable for the agent: no engine is started "
-                "that it could not find again",
-            ) from error
+            raise unwritable(error, self.folder.parent) from error
 
     def read(self) -> tuple[list[Entry], list[Unreadable]]:
         """What it says, and what of it could not be used."""
@@ -175,11 +210,7 @@ class Ledger:
         try:
             write_whole(path, msgspec.json.encode(entry))
         except OSError as error:
-            raise EngineError(
-                f"cannot be written: {error.strerror}; the engine was not started",
-                where=str(path),
-                fix="make room or make it writable",
-            ) from error
+            raise unwritable(error, path) from error
 
     def forget(self, id: str) -> None:
         """Nothing of this replica runs. A line that stays names a dead process."""

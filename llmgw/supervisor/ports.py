@@ -90,13 +90,16 @@ class Ports:
             raise EngineError(f"port {port} is another engine's on this node")
         if not 0 < port < 65536:
             # The resolver takes 70000 for 4464: it would be bound, and never asked.
-            raise EngineError(f"{port} is no port", fix="name one from 1 to 65535")
+            raise EngineError(
+                f"{port} is no port", fix="name one from 1 to 65535", final=True
+            )
         try:
             return bound(host, port)
         except OSError as error:
             raise EngineError(
                 f"port {port} cannot be bound on {host}: {error.strerror}",
                 fix=f"see who has it: ss -ltnp 'sport = :{port}'",
+                final=isinstance(error, PermissionError),
             ) from error
 
     def _hold_any(self, before: int | None, host: str) -> tuple[int, socket.socket]:

@@ -10,18 +10,26 @@ import os
 import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import anyio
 from anyio.to_thread import run_sync
 
 from llmgw import wire
 from llmgw.errors import EngineError
-from llmgw.supervisor import procfs
+from llmgw.supervisor import gate, procfs
 from llmgw.supervisor.backend import Place
 from llmgw.supervisor.cgroup import Cgroup, Tree
-from llmgw.supervisor.gate import content, gated
 from llmgw.supervisor.launch import Launch
-from llmgw.supervisor.ledger import Entry, Identity, Ledger, is_proved, tagged
+from llmgw.supervisor.ledger import (
+    UNWRITABLE,
+    Entry,
+    Identity,
+    Ledger,
+    is_proved,
+    tagged,
+    unwritable,
+)
 from llmgw.supervisor.members import gone, related, send
 
 log = logging.getLogger(__name__)
@@ -137,6 +145,13 @@ class Process:
         return status
 
 
+def unstartable(error: OSError, where: str, run: Path) -> EngineError:
+    """It is not the engine's fault when our own files can't be written."""
+    if error.errno in UNWRITABLE:
+        return unwritable(error, run)
+    return EngineError(f"cannot be started: {error.strerror}", where=where)
+
+
 class Processes:
     """The backend that works everywhere."""
 
@@ -176,8 +191,8 @@ class Processes:
                 if self._tree:
                     aside.submit(self._tree.prepare_to_move)
                     cgroup = self._tree.make(id, launch.limits)
-                (place.run / "launch").write_bytes(content(launch, place))
-                with gated(place) as (pid, go):
+                gate.write(launch, place)
+                with gate.gated(place) as (pid, go):
                     joined = aside.submit(cgroup.join, pid) if cgroup else None
                     identity = Identity.of(pid)
                     assert identity, "it waits at the gate, or is a zombie until reaped"
@@ -191,10 +206,8 @@ class Processes:
                 process.close()
             if cgroup:
                 cgroup.remove()
-            if isinstance(error, (OSError, ValueError)):
-                raise EngineError(
-                    f"cannot be started: {error}", where=launch.argv[0]
-                ) from error
+            if isinstance(error, OSError):
+                raise unstartable(error, launch.argv[0], place.run) from error
             raise
         return process
 

@@ -33,6 +33,7 @@ NO_SYSTEMD = EngineError(
     where="supervisor.backend",
     fix="install the template unit, or set supervisor.backend to process",
 )
+STATE_DIR = "state_dir"
 FORGOTTEN = "no control plane for longer than disconnect.stop_after"
 
 
@@ -75,7 +76,7 @@ class Supervisor:
         try:
             await run_sync(self._ledger.open)
         except EngineError as error:
-            self._problem("state_dir", error)
+            self._problem(STATE_DIR, error)
         reaper.become_subreaper()
         backends = await run_sync(self._backends)
         async with (
@@ -197,6 +198,8 @@ class Supervisor:
 
     def problems(self) -> tuple[wire.Problem, ...]:
         now = time.monotonic()
+        if self._ledger.tag:  # it could be written since
+            self._problems.pop(STATE_DIR, None)
         return tuple(
             wire.Problem(
                 code=problem.code,

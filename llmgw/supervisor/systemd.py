@@ -19,13 +19,12 @@ from anyio.to_thread import run_sync
 
 from llmgw import wire
 from llmgw.errors import EngineError
-from llmgw.supervisor import procfs
+from llmgw.supervisor import gate, procfs
 from llmgw.supervisor.backend import Place
 from llmgw.supervisor.cgroup import Cgroup
-from llmgw.supervisor.gate import content
 from llmgw.supervisor.launch import Launch
 from llmgw.supervisor.ledger import Entry, Identity, Ledger
-from llmgw.supervisor.process import Process
+from llmgw.supervisor.process import Process, unstartable
 from llmgw.supervisor.watch import described
 
 log = logging.getLogger(__name__)
@@ -157,14 +156,15 @@ class Units:
         try:
             # Its own file, not the journal: an agent without privileges may not read
             # that, and what an engine died of is in its last lines.
-            launched = content(launch, place, log=str(place.log))
-            (place.run / "launch").write_bytes(launched)
+            gate.write(launch, place, log=str(place.log))
             nobody = Identity(
                 pid=0, started=0, boot=procfs.boot_id(), invocation=TO_COME
             )
             record(nobody, None)
             answer = systemctl("start", unit(id))
-        except (OSError, ValueError, subprocess.SubprocessError) as error:
+        except OSError as error:
+            raise unstartable(error, unit(id), place.run) from error
+        except subprocess.SubprocessError as error:
             raise EngineError(f"cannot be started: {error}", where=unit(id)) from error
         if answer.returncode != 0:
             raise EngineError(
@@ -174,6 +174,9 @@ class Units:
             )
         found = self._found(id, adopted=False)
         if found is None:
+            if refused := gate.refused(place.run):
+                systemctl("reset-failed", unit(id))
+                raise refused
             how = described(exit_of(show(id)))
             systemctl("stop", unit(id))
             raise EngineError(

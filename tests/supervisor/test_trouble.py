@@ -27,7 +27,7 @@ async def test_an_engine_whose_line_cannot_be_written_never_runs(
         down = await here.state("backoff")
         await here.until(lambda s: s.restarts >= 3)
 
-        assert "the engine was not started" in (down.reason or "")
+        assert "no engine is started" in (down.reason or "")
         assert "ledger" in (down.reason or "")
         assert not await living(state_dir)
         assert not mark.exists()
@@ -48,7 +48,7 @@ async def test_a_state_dir_that_cannot_be_made_is_a_problem_and_nothing_starts(
         problems = here.supervisor.problems()
 
         assert [(p.code, p.severity) for p in problems] == [("state_dir", "error")]
-        assert "cannot be written" in (down.reason or "")
+        assert "state_dir cannot be written" in (down.reason or "")
         here.supervisor.unwant("fake-0")
         await here.state("stopped")
 
