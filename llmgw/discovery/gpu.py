@@ -123,6 +123,7 @@ def _usable(
         if "error" in card:
             troubles.append(_lost(card))
             continue
+        troubles += _worn(card)
         _share(card, root)
         slices = card.pop("mig", None)
         if slices is None or not slices["enabled"]:
@@ -208,6 +209,19 @@ def _missing(card: dict[str, Any], reason: str) -> Trouble:
 def _lost(card: dict[str, Any]) -> Trouble:
     where = card.get("bus") or f"GPU {card['index']}"
     return Trouble("gpu_lost", f"the card answers: {card['error']}", where, "", "error")
+
+
+def _worn(card: dict[str, Any]) -> list[Trouble]:
+    """Memory that the card itself says is not well."""
+    retired: dict[str, Any] = card.get("retired_pages", {})
+    where = card.get("bus") or f"GPU {card['index']}"
+    if retired.get("failed"):
+        what = "broken memory could not be remapped: it has no spare rows left"
+        return [Trouble("gpu_memory", what, where, "replace the card", "error")]
+    if retired.get("pending"):
+        what = "broken memory is taken out of use at the next reset of the card"
+        return [Trouble("gpu_memory", what, where, "drain, then reset the card")]
+    return []
 
 
 def _xid(one: dict[str, Any]) -> Trouble:

@@ -260,7 +260,10 @@ def _limits(handle: Any) -> dict[str, Any] | None:
 def _now(handle: Any) -> dict[str, Any]:
     used = asked(nv.nvmlDeviceGetUtilizationRates, handle)
     power = asked(nv.nvmlDeviceGetPowerUsage, handle)
-    reasons = asked(nv.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
+    # The old name goes with CUDA 14, and old drivers do not know the new one.
+    reasons = asked(nv.nvmlDeviceGetCurrentClocksEventReasons, handle)
+    if reasons is None:
+        reasons = asked(nv.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
     return known(
         {
             "utilization": used and used.gpu / 100,

@@ -81,6 +81,47 @@ def test_eight_cards_behind_switches(machine: Machine, tmp_path: Path) -> None:
     assert {pair["pci"] for pair in topology} == {"NODE", "SYS"}
 
 
+def test_what_an_older_card_says_of_its_memory(
+    machine: Machine, tmp_path: Path
+) -> None:
+    """It retires pages where a newer one remaps rows, and its driver is of its age."""
+    lines = nvml.card(0, "V100", 32 * GIB, retired="3 2", throttle="0x40")
+
+    (card,) = asked(machine(lines), tmp_path).value["gpus"]
+
+    assert card["retired_pages"] == {"pages": 5}
+    assert card["now"]["throttle"] == ["hw_thermal"]
+
+
+@pytest.mark.parametrize(
+    ("remapped", "severity", "fix"),
+    [("1 0 1 0", "warning", "reset"), ("1 0 0 1", "error", "replace")],
+)
+def test_memory_that_wears_out_is_told(
+    machine: Machine, tmp_path: Path, remapped: str, severity: str, fix: str
+) -> None:
+    found = asked(machine(nvml.card(0, "A", GIB, remapped=remapped)), tmp_path)
+
+    (trouble,) = found.troubles
+    assert (trouble.code, trouble.severity) == ("gpu_memory", severity)
+    assert trouble.where == bus(0)
+    assert fix in trouble.fix
+
+
+@pytest.mark.parametrize(
+    ("mode", "word"),
+    [(0, None), (1, "passthrough"), (2, "vgpu"), (3, "host_vgpu"), (4, "host_vsga")],
+)
+def test_a_card_that_is_virtual_says_so(
+    machine: Machine, tmp_path: Path, mode: int, word: str | None
+) -> None:
+    lines = nvml.card(0, "GRID A100-10C", 10 * GIB, virtual=mode)
+
+    (card,) = asked(machine(lines), tmp_path).value["gpus"]
+
+    assert card.get("vgpu") == word
+
+
 def test_a_link_that_is_down_is_not_counted(machine: Machine, tmp_path: Path) -> None:
     lines = [*nvml.card(0, "A", GIB), *nvml.card(1, "B", GIB), "topology 0 1 20"]
     lines += [f"gpu 0 link 0 1 0000{bus(1)} 0", f"gpu 0 link 1 0 0000{bus(1)} 0"]
@@ -183,24 +224,73 @@ def test_without_a_library_there_is_a_reason(tmp_path: Path) -> None:
     assert "nvidia-smi" in trouble.what
 
 
-SMI = """#!/bin/sh
-echo "0, GPU-aa, NVIDIA L4, 00000000:18:00.0, 23034, 22000, 8.9, 550.1, 12, 40"
-echo "1, GPU-bb, NVIDIA L4, 00000000:19:00.0, [N/A], [N/A], 8.9, 550.1, [N/A], 41"
+OLD = """#!/bin/sh
+case "$*" in
+*mig.mode*) echo 'Field "mig.mode.current" is not a valid field to query.'; exit 2;;
+*query*) echo "0, GPU-aa, NVIDIA L4, 00000000:18:00.0, 23034, 22000, 8.9, 550.1, 12, 40"
+  echo "1, GPU-bb, NVIDIA L4, 00000000:19:00.0, [N/A], [N/A], 8.9, 550.1, [N/A], 41";;
+*) exit 1;;
+esac
+"""
+NEW = """#!/bin/sh
+base="GPU-aa, NVIDIA A100, 00000000:18:00.0, 40960, 40000, 8.0, 550.1, [N/A], 40"
+case "$*" in
+*query*) echo "0, $base, 600, Enabled, Enabled, Enabled, 0, 400.00, 400.00, 61.50, \\
+1410, 1215";;
+-L) echo "GPU 0: NVIDIA A100 (UUID: GPU-aa)"
+  echo "  MIG 3g.20gb     Device  0: (UUID: MIG-1)"
+  echo "  MIG 2g.10gb     Device  1: (UUID: MIG-2)";;
+--version) echo "CUDA Version        : 12.4";;
+esac
 """
 
 
-def test_nvidia_smi_where_there_is_no_library(tmp_path: Path) -> None:
-    program = tmp_path / "nvidia-smi"
-    program.write_text(SMI)
+def by_program(folder: Path, script: str) -> Found:
+    program = folder / "nvidia-smi"
+    program.write_text(script)
     program.chmod(0o755)
-    environ = nvml.environ(tmp_path, tmp_path) | {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    environ = nvml.environ(folder, folder) | {"PATH": f"{folder}:/usr/bin:/bin"}
+    return asked(Child("llmgw.discovery.gpu", "survey", environ), folder)
 
-    found = asked(Child("llmgw.discovery.gpu", "survey", environ), tmp_path)
 
-    assert found.source == "nvidia-smi"
+def test_nvidia_smi_where_there_is_no_library(tmp_path: Path) -> None:
+    """An old one, that refuses to be asked what it does not know."""
+    found = by_program(tmp_path, OLD)
+
+    assert (found.source, found.value["driver"]) == ("nvidia-smi", "550.1")
     one, other = found.value["gpus"]
     assert (one["memory"], one["now"]["utilization"]) == (23034 << 20, 0.12)
     assert other["unified"] is True
+
+
+def test_nvidia_smi_says_slices_too(tmp_path: Path) -> None:
+    """T82: without a library either the whole card is not offered in their stead."""
+    found = by_program(tmp_path, NEW)
+
+    assert found.value["cuda"] == "12.4"
+    assert found.value["gpus"] == [
+        {
+            "uuid": f"MIG-{number}",
+            "name": name,
+            "bus": bus(0),
+            "vendor": "nvidia",
+            "compute": "8.0",
+            "parent": "GPU-aa",
+            "now": {},
+        }
+        for number, name in ((1, "MIG 3g.20gb"), (2, "MIG 2g.10gb"))
+    ]
+    (card,) = found.value["parents"]
+    assert card["memory_reserved"] == 600 << 20
+    assert card["persistence"] is True
+    assert card["ecc"] == {"enabled": True, "uncorrected": 0}
+    assert card["limits"] == {
+        "power_w": 400,
+        "power_max_w": 400,
+        "sm_mhz": 1410,
+        "memory_mhz": 1215,
+    }
+    assert card["now"]["power_w"] == 61.5
 
 
 def test_no_driver_is_loaded_where_nothing_needs_one(tmp_path: Path) -> None:

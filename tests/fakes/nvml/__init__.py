@@ -65,7 +65,7 @@ def h100x8() -> list[str]:
             memory_clock=2619,
             utilization="37 5",
             temperature=41,
-            throttle="0x4",
+            events="0x4",
             remapped="1 2 0 0",
         )
         for link in range(18):

@@ -17,7 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { OK = 0, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6 };
+enum { OK = 0, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT = 7 };
 #define LINES 2048
 #define SLICE 100
 
@@ -236,7 +236,6 @@ NUMBER(nvmlDeviceGetMinorNumber, "minor")
 NUMBER(nvmlDeviceGetPersistenceMode, "persistence")
 NUMBER(nvmlDeviceGetEnforcedPowerLimit, "power_limit")
 NUMBER(nvmlDeviceGetPowerUsage, "power")
-NUMBER(nvmlDeviceGetVirtualizationMode, "virtual")
 PAIR(nvmlDeviceGetCudaComputeCapability, "compute")
 PAIR(nvmlDeviceGetEccMode, "ecc")
 PAIR(nvmlDeviceGetPowerManagementLimitConstraints, "power_range")
@@ -244,9 +243,24 @@ PAIR(nvmlDeviceGetUtilizationRates_, "utilization")
 int nvmlDeviceGetUtilizationRates(void *handle, unsigned *out) {
   return nvmlDeviceGetUtilizationRates_(handle, out, out + 1);
 }
-int nvmlDeviceGetCurrentClocksThrottleReasons(void *handle, unsigned long long *out) {
-  ASK("nvmlDeviceGetCurrentClocksThrottleReasons", "throttle");
-  *out = strtoull(said, NULL, 0);
+#define LONG(call, word)                                \
+  int call(void *handle, unsigned long long *out) {     \
+    ASK(#call, word);                                   \
+    *out = strtoull(said, NULL, 0);                     \
+    return OK;                                          \
+  }
+LONG(nvmlDeviceGetVirtualizationMode, "virtual")
+LONG(nvmlDeviceGetCurrentClocksEventReasons, "events")
+LONG(nvmlDeviceGetCurrentClocksThrottleReasons, "throttle")
+/* Cause 0: many single bits, 1: a double one. Asked without a place it says how many. */
+int nvmlDeviceGetRetiredPages(void *handle, int cause, unsigned *count,
+                              unsigned long long *pages) {
+  ASK("nvmlDeviceGetRetiredPages", "retired");
+  unsigned of_cause[2], room = *count;
+  if (sscanf(said, "%u %u", of_cause, of_cause + 1) != 2) return INVALID;
+  *count = of_cause[cause];
+  if (!pages || room < *count) return *count ? INSUFFICIENT : OK;
+  for (unsigned at = 0; at < *count; at++) pages[at] = 4096ull * at;
   return OK;
 }
 int nvmlDeviceGetTotalEccErrors(void *handle, int type, int counter, unsigned long long *out) {
