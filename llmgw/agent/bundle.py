@@ -22,6 +22,11 @@ _MASKS = (
         r"\1***",
     ),
     (re.compile(rf"(?i)(--[\w-]*{_NAMES}[\w-]*[= ])\S+"), r"\1***"),
+    # A list of arguments, as a file has it.
+    (
+        re.compile(rf'(?i)("--?[\w-]*{_NAMES}[\w-]*"\s*,\s*)"(?:[^"\\]|\\.)*"'),
+        r'\1"***"',
+    ),
     (re.compile(r"(\w+://)[^/\s@\"]+@"), r"\1***@"),
     (re.compile(r"\b(?:hf|sk|ghp)[_-][A-Za-z0-9_-]{8,}"), "***"),
     (
@@ -48,8 +53,23 @@ def _clean(value: Any) -> Any:
             for key, one in pairs.items()
         }
     if isinstance(value, list | tuple):
-        return [_clean(one) for one in cast("list[Any]", value)]
+        entries = cast("list[Any]", value)
+        before: list[Any] = ["", *entries]
+        return [
+            "***" if _is_flag(flag) and isinstance(one, str) else _clean(one)
+            for flag, one in zip(before, entries, strict=False)
+        ]
     return value
+
+
+def _is_flag(value: Any) -> bool:
+    """Whether what comes next in a list of arguments is a secret."""
+    return (
+        isinstance(value, str)
+        and value.startswith("-")
+        and "=" not in value
+        and _NAME.search(value) is not None
+    )
 
 
 def write(path: Path, documents: dict[str, Any]) -> None:

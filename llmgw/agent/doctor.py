@@ -52,7 +52,7 @@ async def examine(
     dates: list[float] = []
     async for one in _servers(found, certificates, finding, dates):
         yield one
-    yield _clock(dates)
+    yield clock(dates)
     yield address(found)
     yield host.proxies(environ)
     inventory = Inventory(found.config)
@@ -156,8 +156,10 @@ async def _leader(
     return said, connection.date
 
 
-def _clock(dates: list[float]) -> Finding:
-    """Nothing of ours depends on it but certificates, and people who read logs."""
+def clock(dates: list[float]) -> Finding:
+    """*dates*: by how much those of the control planes are ahead. Nothing of ours
+    depends on it but certificates, and people who read logs.
+    """
     if not dates:
         why = "no control plane has told its time"
         return Finding(check="clock", verdict="skipped", evidence=why)
@@ -219,23 +221,20 @@ def _facts(inventory: Inventory) -> Iterator[Finding]:
             continue
         entries = value["gpus"] if name == "gpus" else value
         count = f"{len(entries)} found" if entries else "none"
+        driver = value.get("driver") if name == "gpus" else None
+        count += f", driver {driver}, CUDA {value.get('cuda')}" if driver else ""
         evidence = f"{count} ({facts[name].source})"
         yield Finding(check=check, verdict="ok", evidence=evidence)
 
 
 def _machine(found: Resolved, inventory: Inventory) -> list[Finding]:
-    config = found.config
+    unit = host.settings()
     return [
         host.device_nodes(),
-        host.memlock(bool(inventory.value("hcas"))),
-        *host.writable(
-            {
-                "state_dir": config.state_dir,
-                "weights_cache": config.weights_cache,
-            }
-        ),
-        host.ports(config.supervisor.port_range),
-        host.unit(),
+        host.memlock(bool(inventory.value("hcas")), unit),
+        *host.writable(inventory.value("disks") or []),
+        host.ports(found.config.supervisor.port_range),
+        host.unit(unit),
     ]
 
 

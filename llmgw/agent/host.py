@@ -2,11 +2,13 @@
 
 import grp
 import os
+import pwd
 import resource
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from llmgw.agent.finding import Finding
 
@@ -37,7 +39,7 @@ def device_nodes(dev: Path = Path("/dev")) -> Finding:
     return Finding(
         check="device nodes",
         verdict="fault",
-        evidence=f"may not be opened: {', '.join(map(str, shut))}",
+        evidence=f"{_user(os.geteuid())} may not open {', '.join(map(str, shut))}",
         fix=f"put the agent's user into {', '.join(groups)}",
     )
 
@@ -50,11 +52,16 @@ def _group(node: Path) -> str:
         return str(number)
 
 
-def memlock(is_needed: bool) -> Finding:
-    """RDMA registers its buffers as locked memory."""
+def memlock(is_needed: bool, unit: Mapping[str, str]) -> Finding:
+    """RDMA registers its buffers as locked memory. *unit*: its settings; engines have
+    the limits of the agent's unit, and not of the shell that this runs in.
+    """
+    said = unit.get("LimitMEMLOCK")
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    endless = soft == resource.RLIM_INFINITY
-    evidence = "unlimited" if endless else f"{soft // 1024} KiB"
+    limit = int(said) if said and said.isdigit() else soft
+    endless = said == "infinity" or limit == resource.RLIM_INFINITY
+    evidence = "unlimited" if endless else f"{limit // 1024} KiB"
+    evidence += f" in {UNIT}" if said else " in this shell"
     if endless or not is_needed:
         return Finding(check="memlock", verdict="ok", evidence=evidence)
     return Finding(
@@ -65,22 +72,33 @@ def memlock(is_needed: bool) -> Finding:
     )
 
 
-def writable(folders: Mapping[str, str | None]) -> Iterator[Finding]:
-    for use, folder in folders.items():
-        if folder is None:
+def writable(disks: list[dict[str, Any]]) -> Iterator[Finding]:
+    """*disks*: as found by a child, for the mount may be dead."""
+    user = _user(os.geteuid())
+    for one in disks:
+        use, path = one["use"], one["path"]
+        if use not in ("state_dir", "weights_cache"):
             continue
-        path = Path(folder)
-        while not path.exists() and path != path.parent:
-            path = path.parent
-        if os.access(path, os.W_OK | os.X_OK):
-            yield Finding(check=use, verdict="ok", evidence=f"{folder} can be written")
-            continue
-        yield Finding(
-            check=use,
-            verdict="fault",
-            evidence=f"{path} cannot be written by user {os.geteuid()}",
-            fix=f"chown it to the agent's user, or name another folder as {use}",
-        )
+        if "writable" not in one:
+            evidence = f"{path}: {one.get('reason') or 'nothing is known of it'}"
+            yield Finding(check=use, verdict="fault", evidence=evidence)
+        elif one["writable"]:
+            evidence = f"{path} can be written by {user}"
+            yield Finding(check=use, verdict="ok", evidence=evidence)
+        else:
+            yield Finding(
+                check=use,
+                verdict="fault",
+                evidence=f"{path} cannot be written by {user}",
+                fix=f"chown it to the agent's user, or name another folder as {use}",
+            )
+
+
+def _user(number: int) -> str:
+    try:
+        return f"user {pwd.getpwuid(number).pw_name}"
+    except KeyError:
+        return f"user {number}"
 
 
 def ports(port_range: str, root: Path = Path("/")) -> Finding:
@@ -113,17 +131,31 @@ def _listening(root: Path) -> set[int]:
     return found
 
 
-def unit(root: Path = Path("/"), show: str | None = None) -> Finding:
-    """Whether engines outlive a restart of the agent. *show*: systemctl's answer."""
+def settings(root: Path = Path("/")) -> dict[str, str]:
+    """What systemd says of the agent's unit; empty where there is no systemd."""
+    systemctl = shutil.which("systemctl")
+    if systemctl is None or not (root / "run/systemd/system").is_dir():
+        return {}
+    wanted = "LoadState,KillMode,Delegate,LimitMEMLOCK"
+    try:
+        show = subprocess.run(
+            [systemctl, "show", UNIT, "-p", wanted],
+            capture_output=True,
+            check=False,
+            text=True,
+            timeout=5,
+        ).stdout
+    except subprocess.TimeoutExpired:
+        return {}
+    found = dict(line.split("=", 1) for line in show.splitlines() if "=" in line)
+    return found if found.get("LoadState") == "loaded" else {}
+
+
+def unit(said: Mapping[str, str]) -> Finding:
+    """Whether engines outlive a restart of the agent. *said*: the unit's settings."""
     check = "unit"
-    if show is None:
-        if not (root / "run/systemd/system").is_dir():
-            why = "this machine is not run by systemd"
-            return Finding(check=check, verdict="skipped", evidence=why)
-        show = _show()
-    said = dict(line.split("=", 1) for line in show.splitlines() if "=" in line)
-    if said.get("LoadState") != "loaded":
-        why = f"there is no {UNIT}"
+    if not said:
+        why = f"systemd has no {UNIT} here"
         return Finding(check=check, verdict="skipped", evidence=why)
     wrong = [
         f"{name}={said.get(name)}"
@@ -139,19 +171,3 @@ def unit(root: Path = Path("/"), show: str | None = None) -> Finding:
         evidence=f"{', '.join(wrong)}: a restart of the agent would end its engines",
         fix=f"KillMode=process and Delegate=yes in {UNIT}",
     )
-
-
-def _show() -> str:
-    systemctl = shutil.which("systemctl")
-    if systemctl is None:
-        return ""
-    try:
-        return subprocess.run(
-            [systemctl, "show", UNIT, "-p", "LoadState,KillMode,Delegate"],
-            capture_output=True,
-            check=False,
-            text=True,
-            timeout=5,
-        ).stdout
-    except subprocess.TimeoutExpired:
-        return ""

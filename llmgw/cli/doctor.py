@@ -89,7 +89,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def _examined(found: Resolved, where: Path, show: Any) -> list[Finding]:
     findings: list[Finding] = []
-    async for finding in examine(found, where, os.environ):
+    async for said in examine(found, where, os.environ):
+        # What programs say of themselves is in it; and people show it to others.
+        finding = msgspec.structs.replace(
+            said, evidence=bundle.masked(said.evidence), fix=bundle.masked(said.fix)
+        )
         findings.append(finding)
         if show is not None:
             show(finding)

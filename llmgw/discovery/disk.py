@@ -65,6 +65,8 @@ def _folder(
         "free": free // step * step,
         "read_only": found.get("read_only", False)
         or bool(numbers.f_flag & os.ST_RDONLY),
+        # By this user; where it is not there yet, whether it can be made.
+        "writable": os.access(standing, os.W_OK | os.X_OK),
         "now": {"free": free, "inodes_free": numbers.f_favail},
     }
     return known(found), _troubles(use, path, found)

@@ -9,11 +9,11 @@ import anyio
 import pytest
 
 from llmgw.agent import bundle, host
-from llmgw.agent.doctor import address, examine
+from llmgw.agent.doctor import address, clock, examine
 from llmgw.agent.door import Door, once
 from llmgw.agent.finding import Finding
 from llmgw.agent.resolve import Resolved, read
-from tests.fakes.control_plane import ControlPlane
+from tests.fakes.control_plane import ControlPlane, Exchange, Handler
 
 
 def resolved(folder: Path, servers: list[str], **more: str) -> Resolved:
@@ -63,6 +63,66 @@ async def test_a_leader_and_one_that_is_down(tmp_path: Path) -> None:
         assert reached.verdict == "skipped"
         assert "no agent answers" in reached.evidence
         group.cancel_scope.cancel()
+
+
+async def standby(exchange: Exchange) -> None:
+    await exchange.answer({"leader": False, "epoch": 3, "url": "http://other:7443"})
+
+
+async def refusing(exchange: Exchange) -> None:
+    await exchange.refuse(403, "forbidden")
+
+
+async def mute(_: Exchange) -> None:
+    await anyio.sleep_forever()
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "verdict", "words"),
+    [
+        (standby, "ok", "is a standby of http://other:7443"),
+        (refusing, "warning", "forbidden"),
+        (mute, "warning", "connects, and says nothing in"),
+    ],
+)
+async def test_what_a_control_plane_answers_is_told(
+    tmp_path: Path, behaviour: Handler, verdict: str, words: str
+) -> None:
+    async with anyio.create_task_group() as group:
+        plane = ControlPlane()
+        plane.on["leader"] = behaviour
+        await group.start(plane.run)
+        found = await anyio.to_thread.run_sync(resolved, tmp_path, [plane.url])
+
+        said = await examined(found, tmp_path / "no.sock")
+
+        line = said[f"control plane {plane.url}"]
+        assert (line.verdict, words in line.evidence) == (verdict, True), line
+        assert said["leader"].verdict == "fault"
+        group.cancel_scope.cancel()
+
+
+async def test_a_name_that_nobody_knows(tmp_path: Path) -> None:
+    server = "http://no-such-control-plane.invalid:7443"
+    found = await anyio.to_thread.run_sync(resolved, tmp_path, [server])
+
+    line = (await examined(found, tmp_path / "no.sock"))[f"control plane {server}"]
+
+    assert line.verdict == "warning"
+    assert "cannot be resolved" in line.evidence
+
+
+@pytest.mark.parametrize(
+    ("ahead", "verdict", "words"),
+    [(1.0, "ok", "within"), (90.0, "warning", "90 s behind"), (-90.0, "warning", "of")],
+)
+def test_a_clock_that_is_off_is_told(ahead: float, verdict: str, words: str) -> None:
+    """Certificates hang on it. The worst of several counts."""
+    said = clock([0.5, ahead])
+
+    assert said.verdict == verdict
+    assert words in said.evidence
+    assert clock([]).verdict == "skipped"
 
 
 async def test_nobody_leads(tmp_path: Path) -> None:
@@ -125,21 +185,72 @@ def test_device_nodes_that_are_shut(
     said = host.device_nodes(tmp_path)
     assert said.verdict == "fault"
     assert "nvidia0" in said.evidence
-    assert [one.verdict for one in host.writable({"state_dir": "/x"})] == ["fault"]
+
+
+def test_folders_are_asked_of_the_one_who_can_hang() -> None:
+    """T79: on a dead mount the doctor would sit in the same place as the scan."""
+    disks: list[dict[str, Any]] = [
+        {"use": "state_dir", "path": "/a", "writable": True},
+        {"use": "weights_cache", "path": "/b", "writable": False},
+        {"use": "weights_cache", "path": "/c", "reason": "Stale file handle"},
+        {"use": "model_dirs", "path": "/d", "writable": False},
+    ]
+
+    said = list(host.writable(disks))
+
+    assert [one.verdict for one in said] == ["ok", "fault", "fault"]
+    assert "chown" in said[1].fix
+    assert "Stale file handle" in said[2].evidence
+
+
+@pytest.mark.parametrize(
+    ("limit", "needed", "verdict"),
+    [
+        ("infinity", True, "ok"),
+        ("65536", True, "warning"),
+        ("65536", False, "ok"),
+    ],
+)
+def test_locked_memory_is_that_of_the_unit(
+    limit: str, needed: bool, verdict: str
+) -> None:
+    said = host.memlock(needed, {"LimitMEMLOCK": limit})
+
+    assert said.verdict == verdict
+    assert "llmgw-agent.service" in said.evidence
+    assert "shell" in host.memlock(needed, {}).evidence
 
 
 @pytest.mark.parametrize(
     ("said", "verdict"),
     [
-        ("LoadState=loaded\nKillMode=process\nDelegate=yes", "ok"),
-        ("LoadState=loaded\nKillMode=control-group\nDelegate=yes", "fault"),
-        ("LoadState=loaded\nKillMode=process\nDelegate=no", "fault"),
-        ("LoadState=not-found\nKillMode=control-group\nDelegate=no", "skipped"),
+        ({"KillMode": "process", "Delegate": "yes"}, "ok"),
+        ({"KillMode": "control-group", "Delegate": "yes"}, "fault"),
+        ({"KillMode": "process", "Delegate": "no"}, "fault"),
+        ({}, "skipped"),
     ],
 )
-def test_the_unit_leaves_engines_alone(said: str, verdict: str) -> None:
+def test_the_unit_leaves_engines_alone(said: dict[str, str], verdict: str) -> None:
     """T50: the default KillMode ends every engine with the agent."""
-    assert host.unit(show=said).verdict == verdict
+    assert host.unit(said).verdict == verdict
+
+
+@pytest.mark.parametrize("state", ["loaded", "not-found"])
+def test_the_unit_is_asked_of_systemd(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    (tmp_path / "run/systemd/system").mkdir(parents=True)
+    program = tmp_path / "systemctl"
+    program.write_text(f"#!/bin/sh\necho LoadState={state}\necho KillMode=$1-$2\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    said = host.settings(tmp_path)
+
+    assert said.get("KillMode") == (
+        "show-llmgw-agent.service" if state == "loaded" else None
+    )
+    assert host.settings(tmp_path / "none") == {}
 
 
 def test_ports_that_are_listened_on_are_not_free(tmp_path: Path) -> None:

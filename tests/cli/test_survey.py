@@ -4,20 +4,21 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
 
 
-def llmgw(*arguments: str) -> subprocess.CompletedProcess[str]:
+def llmgw(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "llmgw", *arguments],
         capture_output=True,
         text=True,
         timeout=50,
         cwd=ROOT,
-        env=os.environ | {"LLMGW_CONFIG": "/nowhere"},
+        env=os.environ | {"LLMGW_CONFIG": "/nowhere"} | environ,
         check=False,
     )
 
@@ -63,6 +64,65 @@ def test_the_doctor_says_each_thing_on_a_line(tmp_path: Path) -> None:
     faults = [one["check"] for one in said["findings"] if one["verdict"] == "fault"]
     assert faults == ["leader"]
     assert path.stat().st_size > 0
+
+
+SECRET = "s3cret-that-is-nobodys-business"
+PLANTED = f"""
+server = "https://node:{SECRET}@127.0.0.1:1"
+node_id = "n1"
+[labels]
+api_token = "{SECRET}"
+[tls]
+cert_file = "FOLDER/cert.pem"
+key_file = "FOLDER/key.pem"
+ca_file = "FOLDER/ca.pem"
+[weights]
+hf_token_file = "FOLDER/token"
+hf_endpoint = "https://user:{SECRET}@hub"
+[[weights.mirrors]]
+url = "https://user:{SECRET}@mirror"
+[engines.vllm]
+path = "FOLDER/vllm"
+args = ["--api-key", "{SECRET}", "--hf-token={SECRET}"]
+[engines.vllm.env]
+OPENAI_API_KEY = "{SECRET}"
+[tracing]
+endpoint = "https://user:{SECRET}@traces"
+"""
+KEY = f"-----BEGIN PRIVATE KEY-----\n{SECRET}\n-----END PRIVATE KEY-----\n"
+
+
+def test_no_secret_gets_into_a_bundle_wherever_it_stands(tmp_path: Path) -> None:
+    """In the file, the environment, the files that it names, what programs say."""
+    path, file = tmp_path / "bundle.tar.gz", tmp_path / "agent.toml"
+    file.write_text(PLANTED.replace("FOLDER", str(tmp_path)))
+    for name in ("cert.pem", "key.pem", "ca.pem"):
+        (tmp_path / name).write_text(KEY)
+    (tmp_path / "token").write_text(SECRET)
+    program = f"#!/bin/sh\necho 'Authorization: Bearer {SECRET}'\n"
+    (tmp_path / "vllm").write_text(program)
+    (tmp_path / "vllm").chmod(0o755)
+    environ = {
+        "HF_TOKEN": SECRET,
+        "HTTPS_PROXY": f"http://user:{SECRET}@proxy:3128",
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+    }
+
+    answer = llmgw("doctor", str(file), "--json", "--bundle", str(path), **environ)
+
+    assert answer.returncode == 1
+    assert SECRET not in answer.stdout + answer.stderr
+    with tarfile.open(path) as archive:
+        names = {entry.name.rpartition("/")[2] for entry in archive}
+        assert names == {"version.txt", "findings.json", "facts.json", "settings.toml"}
+        for entry in archive:
+            content = archive.extractfile(entry)
+            assert content is not None
+            text = content.read().decode()
+            assert SECRET not in text, entry.name
+            if entry.name.endswith("settings.toml"):
+                assert "OPENAI_API_KEY" in text  # that it is set is told
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_the_doctor_names_what_is_wrong_with_the_file(tmp_path: Path) -> None:
