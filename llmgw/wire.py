@@ -56,8 +56,8 @@ class Group(Message, frozen=True, kw_only=True):
 
     *members* are `host:port` by rank, where the engine has to be told where they listen
     (llama.cpp: the rpc-servers; rank 0 is the head). *build_digest* is that of the one
-    build all of them run: a node that has another refuses to start. A member that died
-    stays down, and its whole group is started again by a new generation of all.
+    build all of them run: a node that has another refuses to start. When a member died,
+    the control plane has all of them end, and starts them by a new generation of all.
     """
 
     id: str

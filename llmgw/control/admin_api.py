@@ -10,10 +10,11 @@ from msgspec import Raw, Struct
 
 from llmgw.control import bodies
 from llmgw.control.access import Access
+from llmgw.control.groups import Groups
 from llmgw.control.plane import Plane, encoded
 from llmgw.control.refusals import refused
 from llmgw.control.sessions import Node
-from llmgw.control.state import Desired, numbered
+from llmgw.control.state import Desired, renewed
 from llmgw.wire import Build, Event, Facts, Load, Problem, ReplicaStatus
 
 
@@ -64,8 +65,9 @@ class EventView(Struct, kw_only=True):
 
 
 class AdminApi:
-    def __init__(self, plane: Plane, access: Access) -> None:
+    def __init__(self, plane: Plane, groups: Groups, access: Access) -> None:
         self._plane = plane
+        self._groups = groups
         self._access = access
 
     def routes(self) -> list[web.RouteDef]:
@@ -77,6 +79,7 @@ class AdminApi:
             web.put(f"{node}/replicas", self._for_operators(self.want)),
             web.post(f"{node}/ask", self._for_operators(self.ask)),
             web.get("/v1/admin/sessions", self._for_operators(self.sessions)),
+            web.get("/v1/admin/groups", self._for_operators(self.groups)),
             web.get("/v1/admin/events", self._for_operators(self.events)),
         ]
 
@@ -112,15 +115,13 @@ class AdminApi:
         want = bodies.want(await request.read())
         if isinstance(want, list):
             raise refused("invalid", _first(want), faults=want)
-        old = self._plane.store.desired.get(node_id)
-        _require_unchanged(want.rev, old)
-        desired = Desired(
-            replicas=tuple(numbered(want.replicas, old)),
-            builds=want.builds,
-            drain=want.drain,
-        )
-        self._plane.require_lead()
-        return encoded(_desired_view(await self._plane.want(node_id, desired)))
+
+        def make(old: Desired | None) -> Desired:
+            _require_unchanged(want.rev, old)
+            self._plane.require_lead()
+            return renewed(old, want.replicas, builds=want.builds, drain=want.drain)
+
+        return encoded(_desired_view(await self._plane.want(node_id, make)))
 
     async def sessions(self, request: web.Request) -> web.Response:
         now = time.monotonic()
@@ -136,6 +137,9 @@ class AdminApi:
             for node_id, session in sorted(self._plane.sessions.live.items())
         ]
         return encoded({"sessions": views})
+
+    async def groups(self, request: web.Request) -> web.Response:
+        return encoded({"groups": self._groups.views()})
 
     async def events(self, request: web.Request) -> web.Response:
         """Those after number `after`, of `node` only if it is given; newest last."""

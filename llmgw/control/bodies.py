@@ -36,12 +36,15 @@ _NARROWER: dict[tuple[type[Struct], str], Any] = {
     (Lora, "source"): Annotated[str, Field(min_length=1)],
     (Group, "rank"): Annotated[int, Field(ge=0)],
     (Group, "size"): Annotated[int, Field(ge=1)],
-    (Group, "port"): Annotated[int, Field(ge=1, le=65535)],
+    # Left out: filled in here (group.py).
+    (Group, "head"): str | None,
+    (Group, "port"): Annotated[int | None, Field(ge=1, le=65535)],
     (Build, "name"): Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$")],
     (Build, "engine"): EngineKind,
     (Build, "url"): Annotated[str, Field(pattern=r"^(https?|file)://")],
     (Build, "sha256"): Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")],
 }
+_OURS = {(Replica, "generation"), (Group, "head"), (Group, "port")}
 # Text is text and a number is a number: "8" for a port is a slip worth telling.
 _STRICT = ConfigDict(extra="forbid", strict=True)
 _made: dict[type[Struct], type[BaseModel]] = {}
@@ -53,7 +56,7 @@ def model_of(struct: type[Struct]) -> type[BaseModel]:
         fields: dict[str, Any] = {}
         for field in msgspec.structs.fields(struct):
             kind = _NARROWER.get((struct, field.name)) or _translated(field.type)
-            optional = not field.required or field.name == "generation"
+            optional = not field.required or (struct, field.name) in _OURS
             default = field.default if field.default is not msgspec.NODEFAULT else None
             fields[field.name] = (kind, default if optional else ...)
         _made[struct] = create_model(

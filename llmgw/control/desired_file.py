@@ -1,6 +1,7 @@
 """What is wanted, from a file `{node_id: [Replica]}` that is read again on change."""
 
 import logging
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -10,7 +11,7 @@ from aiohttp import web
 from llmgw.control import bodies
 from llmgw.control.files import read
 from llmgw.control.plane import Plane
-from llmgw.control.state import Desired, numbered
+from llmgw.control.state import Desired, renewed
 from llmgw.errors import ConfigError, Fault, LlmgwError
 
 log = logging.getLogger(__name__)
@@ -80,10 +81,9 @@ class DesiredFile:
     async def _want(self, wanted: dict[str, list[dict[str, object]]]) -> None:
         desired = self._plane.store.desired
         for node_id, replicas in wanted.items():
-            old = desired.get(node_id)
-            new = Desired(replicas=tuple(numbered(replicas, old)), source="file")
-            if old is None or not old.same_as(new):
-                kept = await self._plane.want(node_id, new)
+            before = desired.get(node_id)
+            kept = await self._plane.want(node_id, partial(_renewed, replicas))
+            if kept is not before:
                 log.info("desired file read node=%s rev=%d", node_id, kept.rev)
         for node_id, old in desired.items():
             if old.source == "file" and node_id not in wanted and old.replicas:
@@ -91,3 +91,8 @@ class DesiredFile:
                     "desired file no longer names a node, what it runs stays node=%s",
                     node_id,
                 )
+
+
+def _renewed(replicas: list[dict[str, object]], old: Desired | None) -> Desired:
+    new = renewed(old, replicas, source="file")
+    return old if old is not None and old.same_as(new) else new

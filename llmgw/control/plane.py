@@ -2,12 +2,14 @@
 
 import secrets
 import time
+from collections.abc import Callable
 
 import anyio
 import msgspec
 from aiohttp import web
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
+from llmgw.aio import Latest
 from llmgw.control.leader import Role
 from llmgw.control.refusals import refused
 from llmgw.control.sessions import Session, Sessions
@@ -26,6 +28,9 @@ class Plane:
         self.store = store
         self.sessions = Sessions(settings.lease_s, time.monotonic)
         self.loaded_epoch: int | None = None
+        # Counts what becomes wanted, for whoever waits for that.
+        self.wanted: Latest[int] = Latest(0)
+        self._writing = anyio.Lock()
         self._answers: dict[str, MemoryObjectSendStream[bytes]] = {}
 
     @property
@@ -69,12 +74,26 @@ class Plane:
             )
         return session
 
-    async def want(self, node_id: str, desired: Desired) -> Desired:
-        """Keep what is wanted on a node, and tell the node if it is here."""
-        kept = await self.store.put(node_id, desired)
+    async def want(
+        self, node_id: str, make: Callable[[Desired | None], Desired]
+    ) -> Desired:
+        """Keep what *make* makes of what was wanted on a node until now, and tell the
+        node if it is here. One writer at a time, so that none is written over unread.
+        """
+        async with self._writing:
+            old = self.store.desired.get(node_id)
+            new = make(old)
+            if new is old:
+                return new
+            kept = await self.store.put(node_id, new)
+        self.touch()
         if session := self.sessions.live.get(node_id):
             session.touch()
         return kept
+
+    def touch(self) -> None:
+        """What is wanted has changed, or was read by a new leader."""
+        self.wanted.set(self.wanted.value + 1)
 
     def ask(
         self, session: Session, kind: str, args: dict[str, object]

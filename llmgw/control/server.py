@@ -18,6 +18,7 @@ from llmgw.control.etcd import Etcd
 from llmgw.control.etcd import client as etcd_client
 from llmgw.control.etcd_state import InEtcd
 from llmgw.control.files import held
+from llmgw.control.groups import Groups
 from llmgw.control.leader import Followed, Lead, Role, Told
 from llmgw.control.node_api import NodeApi
 from llmgw.control.plane import Plane
@@ -59,13 +60,16 @@ async def _serve(settings: Settings, task_status: anyio.abc.TaskStatus[str]) -> 
     async with AsyncExitStack() as stack:
         role, store = await _parts(settings, stack)
         plane = Plane(settings, role, store)
-        port = Port(settings, plane, Access(token, settings.operators))
-        await _run(settings, plane, port, task_status)
+        groups = Groups(plane)
+        access = Access(token, settings.operators)
+        port = Port(settings, plane, AdminApi(plane, groups, access))
+        await _run(settings, plane, groups, port, task_status)
 
 
 async def _run(
     settings: Settings,
     plane: Plane,
+    groups: Groups,
     port: "Port",
     task_status: anyio.abc.TaskStatus[str],
 ) -> None:
@@ -81,6 +85,7 @@ async def _run(
                 await group.start(DesiredFile(settings.desired_file, plane).run)
             group.start_soon(_follow, plane, port)
             group.start_soon(_expire, plane)
+            await group.start(groups.run)
             group.start_soon(port.certificates.watch)
             task_status.started(port.url)
             await anyio.sleep_forever()
@@ -143,6 +148,7 @@ async def _lead(plane: Plane, lead: Lead) -> None:
     if lead.is_leader:
         await plane.store.load(lead.epoch)
         plane.loaded_epoch = lead.epoch
+        plane.touch()
         log.info("leads epoch=%d nodes=%d", lead.epoch, len(plane.store.desired))
 
 
@@ -155,10 +161,10 @@ async def _expire(plane: Plane) -> None:
 class Port:
     """The sockets, bound once and open while the role says so."""
 
-    def __init__(self, settings: Settings, plane: Plane, access: Access) -> None:
+    def __init__(self, settings: Settings, plane: Plane, admin: AdminApi) -> None:
         self._settings = settings
         self._plane = plane
-        self._access = access
+        self._admin = admin
         self.certificates = Served(settings.tls)
         self._sockets: list[socket.socket] = []
         self._runner: web.AppRunner | None = None
@@ -186,7 +192,7 @@ class Port:
         context = await anyio.to_thread.run_sync(self.certificates.context)
         app = web.Application(middlewares=[as_problems], client_max_size=LARGEST_BODY)
         app.add_routes(NodeApi(self._plane).routes())
-        app.add_routes(AdminApi(self._plane, self._access).routes())
+        app.add_routes(self._admin.routes())
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=LAST_WORDS)
         await self._runner.setup()
         for each in self._sockets:

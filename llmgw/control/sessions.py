@@ -118,6 +118,8 @@ class Sessions:
         self._of_node: dict[str, Session] = {}
         self.nodes: dict[str, Node] = {}
         self.events: deque[Recorded] = deque(maxlen=EVENTS)
+        # Counts what is heard of nodes and replicas, for whoever waits for that.
+        self.news: Latest[int] = Latest(0)
         self._numbers = 0
 
     @property
@@ -148,6 +150,7 @@ class Sessions:
             replicas=session.replicas,
             past_boots=_past_boots(node, register),
         )
+        self._tell()
         how = "registered again" if old else "registered"
         self._record(node_id, "registered", f"{how} from {register.mgmt_addr}")
         log.info(
@@ -178,6 +181,8 @@ class Sessions:
             session.facts_hash = heartbeat.facts_hash
             session.replicas.update({one.id: one for one in heartbeat.replicas})
             self.nodes[session.node_id].heartbeat = heartbeat
+            if heartbeat.replicas or last is None or last.draining != session.draining:
+                self._tell()
         return ("facts",) if self._lacks_facts(session) else ()
 
     def _lacks_facts(self, session: Session) -> bool:
@@ -186,6 +191,7 @@ class Sessions:
 
     def take_facts(self, session: Session, facts: Facts) -> None:
         self.nodes[session.node_id].facts = facts
+        self._tell()
 
     def take_events(self, session: Session, events: Iterable[Event]) -> None:
         for event in events:
@@ -232,6 +238,14 @@ class Sessions:
     def _settle(self, node_id: str, state: Literal["left", "lost"]) -> None:
         self.nodes[node_id].state = state
         self.nodes[node_id].since = self._now()
+        self._tell()
+
+    def _tell(self) -> None:
+        self.news.set(self.news.value + 1)
+
+    def note(self, node_id: str, kind: str, text: str) -> None:
+        """Something that was noticed here and that an operator should read of."""
+        self._record(node_id, kind, text)
 
     def _record(self, node_id: str, kind: str, text: str) -> None:
         event = Event(seq=self._numbers + 1, at_s=self._now(), kind=kind, text=text)

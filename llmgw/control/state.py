@@ -6,7 +6,7 @@ is in etcd_state.py; the leader holds either whole in memory and is its only wri
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 from urllib.parse import quote, unquote
 
 import anyio
@@ -20,11 +20,25 @@ from llmgw.wire import Build, Register, Snapshot
 Source = Literal["api", "file"]
 
 
+class Part(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is decided here of a member of a group (group.py).
+
+    *hold*: it is kept from its node, `waiting` for its group or `down` with it.
+    *generation*: that of its last attempt, where it is above the written one. *filled*
+    is what the operator left out of its `group`.
+    """
+
+    hold: Literal["waiting", "down"] | None = "waiting"
+    generation: int = 0
+    filled: dict[str, Any] = {}
+
+
 class Desired(Struct, frozen=True, kw_only=True):
     """What is wanted on one node. *replicas* byte for byte as they were first said.
 
     The digest that a node keeps an engine by is made of those bytes' meaning; were
     they decoded and encoded again, a field of a newer version would be lost on the way.
+    *parts*, by replica, are of those that belong to a group.
     """
 
     replicas: tuple[Raw, ...] = ()
@@ -32,6 +46,7 @@ class Desired(Struct, frozen=True, kw_only=True):
     drain: bool = False
     source: Source = "api"
     rev: int = 0
+    parts: dict[str, Part] = {}
 
     def same_as(self, other: "Desired") -> bool:
         return _meaning(self) == _meaning(other)
@@ -41,15 +56,65 @@ class Desired(Struct, frozen=True, kw_only=True):
             epoch=epoch,
             rev=self.rev,
             complete=True,
-            replicas=self.replicas,
+            replicas=tuple(self._sent()),
             builds=self.builds,
             drain=self.drain,
         )
+
+    def _sent(self) -> Iterable[Raw]:
+        for raw in self.replicas:
+            replica = msgspec.json.decode(raw, type=dict[str, Any])
+            if not replica.get("group"):
+                yield raw
+            elif (part := self.parts.get(replica["id"])) and part.hold is None:
+                yield Raw(msgspec.json.encode(_completed(replica, part)))
+
+
+def _completed(replica: dict[str, Any], part: Part) -> dict[str, Any]:
+    written = {key: one for key, one in replica["group"].items() if one is not None}
+    return {
+        **replica,
+        "generation": max(replica["generation"], part.generation),
+        "group": {**part.filled, **written},
+    }
 
 
 def _meaning(desired: Desired) -> object:
     replicas = [msgspec.json.decode(raw) for raw in desired.replicas]
     return replicas, desired.builds, desired.drain, desired.source
+
+
+def renewed(
+    old: Desired | None,
+    replicas: Iterable[dict[str, Any]],
+    *,
+    builds: tuple[Build, ...] = (),
+    drain: bool = False,
+    source: Source = "api",
+) -> Desired:
+    """What an operator says is wanted from now on, where it was *old*.
+
+    A member of a group that is new or other than before waits for its group; one that
+    stayed as it is keeps its part.
+    """
+    known = {_id(raw): raw for raw in old.replicas} if old else {}
+    fresh = numbered(replicas, old)
+    parts: dict[str, Part] = {}
+    for raw in fresh:
+        replica = msgspec.json.decode(raw, type=dict[str, Any])
+        if not replica.get("group"):
+            continue
+        id = replica["id"]
+        part = old.parts.get(id, Part()) if old else Part()
+        same = id in known and msgspec.json.decode(known[id]) == replica
+        parts[id] = part if same else msgspec.structs.replace(part, hold="waiting")
+    return Desired(
+        replicas=tuple(fresh), builds=builds, drain=drain, source=source, parts=parts
+    )
+
+
+def _id(raw: Raw) -> str:
+    return msgspec.json.decode(raw, type=dict[str, Any])["id"]
 
 
 def numbered(replicas: Iterable[dict[str, object]], old: Desired | None) -> list[Raw]:
@@ -65,7 +130,11 @@ def numbered(replicas: Iterable[dict[str, object]], old: Desired | None) -> list
     found: list[Raw] = []
     for replica in replicas:
         before = known.get(replica["id"])
-        counted = {"generation": _generation(replica, before)} | replica
+        counted = {"generation": _generation(replica, before)} | {
+            key: value
+            for key, value in replica.items()
+            if (key, value) != ("generation", None)
+        }
         found.append(Raw(msgspec.json.encode(counted)))
     return found
 
