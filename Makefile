@@ -2,7 +2,7 @@
 PY := .venv/bin/python
 JOBS ?= 2
 
-.PHONY: help demo test lint generate vm-lite bench fuzz clean lock
+.PHONY: help demo test lint generate vm-lite vm-qemu bench fuzz clean lock
 help:  ## show this
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
@@ -35,6 +35,9 @@ generate: .venv/.dev  ## write what is made from config.py: the schema, the docs
 
 vm-lite:  ## the VM tests on systemd-nspawn guests, as root; TESTS='failover adoption' for some
 	python3 vm-tests/lite $(TESTS)
+
+vm-qemu:  ## those that need a kernel of their own, on QEMU guests, as root; TESTS='oom mgmt-address' for some
+	python3 vm-tests/qemu $(TESTS)
 
 bench: bench-link bench-supervisor bench-adoption bench-weights bench-discovery bench-threads  ## speed and memory, as ratios in one run; bench-link for one, BENCH='--repeats 5'
 

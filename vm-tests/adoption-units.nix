@@ -5,7 +5,10 @@ fleet.test {
   nodes = {
     agent1 = fleet.agent {
       settings = { servers = [ "cp1:7443" ]; supervisor.backend = "systemd"; };
-      config = { lib, ... }: { systemd.services.llmgw-agent.serviceConfig.WatchdogSec = lib.mkForce 4; };
+      config = { lib, ... }: {
+        imports = [ fleet.switches ];
+        systemd.services.llmgw-agent.serviceConfig.WatchdogSec = lib.mkForce 4;
+      };
     };
     cp1 = fleet.controlPlane {
       role = "leader 1";

@@ -5,8 +5,11 @@ fleet.test {
   nodes = {
     agent1 = fleet.agent {
       settings.servers = [ "cp1:7443" ];
-      # what the watchdog's subtest waits for
-      config = { lib, ... }: { systemd.services.llmgw-agent.serviceConfig.WatchdogSec = lib.mkForce 4; };
+      config = { lib, ... }: {
+        imports = [ fleet.switches ];
+        # what the watchdog's subtest waits for
+        systemd.services.llmgw-agent.serviceConfig.WatchdogSec = lib.mkForce 4;
+      };
     };
     cp1 = fleet.controlPlane {
       role = "leader 1";

@@ -69,12 +69,69 @@ with subtest("one engine dies: it alone is started again"):
     t.assertEqual(serving(agent1, "chat-0"), engines["chat-0"])
     engines["chat-1"] = again
 
-if can(agent1, "test -e /run/current-system", "switch-to-configuration needs NixOS"):
+
+def switched(to: str) -> None:
+    """The system becomes that specialisation of it; "" is the system itself."""
+    place = f"/specialisation/{to}" if to else ""
+    agent1.succeed(f"/root/system{place}/bin/switch-to-configuration test 2>&1")
+
+
+def changed_file() -> None:
+    """As a switch does it: the file is another, and the unit is reloaded."""
+    agent1.succeed(
+        "sed -i '$a labels = { switched = \"yes\" }' /etc/llmgw/agent.toml",
+        f"systemctl reload {AGENT}",
+    )
+
+
+def changed_package() -> None:
+    """The unit names another path of the program; then what a switch does of itself."""
+    unit = f"/etc/systemd/system/{AGENT}"
+    agent1.succeed(
+        "mkdir -p /opt/llmgw-again && cp -a /opt/llmgw/bin /opt/llmgw-again/",
+        f"sed -i s,=/opt/llmgw/bin/,=/opt/llmgw-again/bin/, {unit}",
+        "systemctl daemon-reload",
+        f"systemctl restart {AGENT}",
+    )
+
+
+is_nixos = can(
+    agent1,
+    "test -e /run/current-system",
+    "switch-to-configuration itself; what it does to the unit is done by hand",
+)
+if is_nixos:
+    agent1.succeed("ln -s $(readlink -f /run/current-system) /root/system")
     with subtest("a switch that changes nothing leaves agent and engines"):
         before = pid(agent1)
-        agent1.succeed("/run/current-system/bin/switch-to-configuration test 2>&1")
+        switched("")
         t.assertEqual(pid(agent1), before)
         still_serve("switch", comes_back=False)
+
+with subtest("a switch to another file reloads: the same agent, the new label"):
+    before = pid(agent1)
+    if is_nixos:
+        switched("file")
+    else:
+        changed_file()
+    agent1.wait_until_succeeds(
+        f"journalctl -b -u {AGENT} | grep -q 'file read again changed=labels'",
+        timeout=20,
+    )
+    t.assertEqual(pid(agent1), before)
+    still_serve("another file", comes_back=False)
+
+with subtest("a switch to another package restarts it once, and engines are adopted"):
+    before = pid(agent1)
+    if is_nixos:
+        switched("package")
+    else:
+        changed_package()
+    new_agent(before)
+    t.assertEqual(agent1.get_unit_property(AGENT, "NRestarts"), "0")
+    program = agent1.succeed(f"tr '\\0' ' ' < /proc/{pid(agent1)}/cmdline")
+    t.assertIn("again", program)
+    still_serve("another package")
 
 with subtest("a reboot starts them again, also without a control plane"):
     cp1.crash()

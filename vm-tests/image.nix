@@ -3,6 +3,7 @@
 fleet.test {
   name = "image";
   lite = "an image boots with NixOS's own start-up";
+  nowhereElse = true;
   nodes = {
     llmgw-control = fleet.controlPlane { role = "leader 1"; };
     machine1 = { lib, ... }: {

@@ -63,11 +63,25 @@
   # The node of the images.
   image = { imports = [ self.nixosModules.llmgw-agent ../../nixos-module/node-image.nix ]; system.stateVersion = "25.05"; };
 
+  # What a switch can bring to a node: another file, and the same program as another package, as an upgrade is.
+  switches = { lib, pkgs, ... }: {
+    system.switch.enable = true;
+    specialisation.file.configuration.services.llmgw-agent.settings.labels.switched = "yes";
+    specialisation.package.configuration.services.llmgw-agent.package = lib.mkForce (pkgs.symlinkJoin {
+      name = "llmgw-again";
+      paths = [ self.packages.${pkgs.stdenv.hostPlatform.system}.default ];
+      meta.mainProgram = "llmgw";
+    });
+  };
+
   # A replica of it, as a control plane wants it.
   engine = id: { inherit id; generation = 1; engine = "command"; };
 
-  # lite: why the light runner cannot do it, if it cannot
-  test = { name, nodes, script, defaults ? { }, lite ? null }: {
+  # in the place of what a node of this fleet has anyway
+  force = lib.mkForce;
+
+  # lite: why the light guests cannot do it, if they cannot; nowhereElse: nor can guests with a kernel of their own
+  test = { name, nodes, script, defaults ? { }, lite ? null, nowhereElse ? false }: {
     inherit name nodes;
     globalTimeout = 600;
     # several networks and answers by another way than the question's

@@ -17,7 +17,7 @@ SUITE = "trixie"
 PACKAGES = [
     *("systemd", "systemd-sysv", "dbus", "udev", "polkitd", "python3", "python3-venv"),
     *("iproute2", "iputils-ping", "netcat-openbsd", "curl", "procps", "nftables"),
-    *("openssl", "ca-certificates", "etcd-server", "nginx-light", "libgomp1"),
+    *("openssl", "ca-certificates", "etcd-server", "nginx-light", "libgomp1", "kmod"),
 ]
 SERVERS = ("etcd", "nginx")  # started by a test's own units, where it wants them
 LOCK = REPO / "requirements.lock"

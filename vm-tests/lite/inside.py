@@ -11,12 +11,14 @@ import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from unittest import TestCase
 
-from machine import Failed, Machine, retry, say
+from commands import Commands, Failed, retry, say
+from machine import Machine
 
 TESTS = Path(__file__).resolve().parents[1]
 NODES = TESTS / "lite/nodes.json"
@@ -33,7 +35,7 @@ def subtest(name: str) -> Generator[None]:
     say(f"== ok: {name}")
 
 
-def names(guests: list[Machine]) -> dict[str, object]:
+def names(guests: Sequence[Commands]) -> dict[str, object]:
     """What a script sees, as the driver gives it."""
     by_name: dict[str, object] = {
         re.sub(r"\W", "_", guest.name): guest for guest in guests
@@ -58,14 +60,14 @@ def where(error: BaseException) -> str:
     )
 
 
-def main(run: Path, root: Path, source: Path, test: str) -> int:
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+def play(test: str, make: Callable[[str, Mapping[str, Any]], Commands]) -> int:
+    """Run the test on machines of this making; 0 if it passed."""
     about = json.loads(NODES.read_text())[test]
-    guests: list[Machine] = []
+    guests: list[Commands] = []
     status = 1
     try:
         for name, node in about["nodes"].items():
-            guests.append(Machine(name, node, run, root, source))
+            guests.append(make(name, node))
         scope = names(guests)
         for file in about["script"]:
             code = compile((TESTS / file).read_text(), str(TESTS / file), "exec")
@@ -83,6 +85,11 @@ def main(run: Path, root: Path, source: Path, test: str) -> int:
                 print(f"--- {guest.name}\n{guest.last_words()}", flush=True)
             guest.release()
     return status
+
+
+def main(run: Path, root: Path, source: Path, test: str) -> int:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    return play(test, lambda name, about: Machine(name, about, run, root, source))
 
 
 if __name__ == "__main__":

@@ -1,53 +1,24 @@
-"""One guest: a systemd-nspawn container that boots, as the NixOS test driver shows it.
-
-The methods are those of the driver that our scripts use, with the same names, meanings
-and defaults (vm-tests/lib/driver.pyi), and nothing more.
-"""
+"""One guest: a systemd-nspawn container that boots, as the NixOS driver shows it."""
 
 import os
-import shlex
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import toml
+import files
+from commands import Commands, Failed, host, retry
 
-STARTED = time.monotonic()
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-class Failed(Exception):
-    """What a script expected did not happen."""
-
-
-def say(message: str) -> None:
-    print(f"[{time.monotonic() - STARTED:7.2f}] {message}", flush=True)
-
-
-def host(*command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, check=check, capture_output=True, text=True)
-
-
-def retry(fn: Callable[[bool], bool], timeout: float = 900) -> None:
-    """Call *fn* until it is true; the last time it is told so."""
-    end = time.monotonic() + timeout
-    while time.monotonic() < end:
-        if fn(False):
-            return
-        time.sleep(0.2)
-    if not fn(True):
-        raise Failed(f"timed out after {timeout} s")
-
-
-class Machine:
+class Machine(Commands):
     def __init__(
         self, name: str, about: Mapping[str, Any], run: Path, base: Path, source: Path
     ) -> None:
-        self.name = name
+        super().__init__(name)
         self._about = about
         self._source = source
         self._dir = run / name
@@ -61,56 +32,17 @@ class Machine:
             (self._dir / part).mkdir(parents=True)
         layers = f"lowerdir={base},upperdir={self._dir}/upper,workdir={self._dir}/work"
         host("mount", "-t", "overlay", "overlay", "-o", layers, str(self._root))
-        self._write_files()
+        files.place(self._root, name, about)
         self._make_network()
-
-    def _write_files(self) -> None:
-        etc, about = self._root / "etc", self._about
-        (etc / "hostname").write_text(f"{self.name}\n")
-        (etc / "hosts").write_text(
-            f"127.0.0.1 localhost\n::1 localhost\n{about['hosts']}"
-        )
-        system = etc / "systemd/system"
-        for unit, text in about["units"].items():
-            (system / unit).write_text(text)
-        wants = system / "multi-user.target.wants"
-        wants.mkdir(parents=True, exist_ok=True)
-        for unit in about["wants"]:
-            (wants / unit).symlink_to(f"/etc/systemd/system/{unit}")
-        for path, text in about["etc"].items():
-            file = etc / path
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(text)
-        if about["config"] is not None:
-            (etc / "llmgw").mkdir()
-            (etc / "llmgw/agent.toml").write_text(toml.dumps(about["config"]))
-        (etc / "polkit-1/rules.d/10-llmgw.rules").write_text(about["polkit"])
-        (etc / "tmpfiles.d/llmgw.conf").write_text("\n".join(about["tmpfiles"]) + "\n")
-        (etc / "sysusers.d").mkdir(exist_ok=True)
-        (etc / "sysusers.d/llmgw.conf").write_text(
-            "".join(
-                f'u {user} - "" {it["home"]}\n'
-                + "".join(f"m {user} {group}\n" for group in it["groups"])
-                for user, it in about["users"].items()
-            )
-        )
 
     def _make_network(self) -> None:
         host("ip", "netns", "add", self.name)
         host("ip", "-n", self.name, "link", "set", "lo", "up")
         for nic in self._about["interfaces"]:
-            bridge, link = (
-                f"vlan{nic['vlan']}",
-                f"n{self._about['number']}v{nic['vlan']}",
-            )
-            if host("ip", "link", "show", bridge, check=False).returncode:
-                host(
-                    "ip", "link", "add", bridge, "type", "bridge", "forward_delay", "0"
-                )
-                host("ip", "link", "set", bridge, "up")
+            link = f"n{self._about['number']}v{nic['vlan']}"
             peer = ("peer", "name", nic["name"], "netns", self.name)
             host("ip", "link", "add", link, "type", "veth", *peer)
-            host("ip", "link", "set", link, "master", bridge, "up")
+            host("ip", "link", "set", link, "master", bridge(nic["vlan"]), "up")
             for address in nic["addresses"]:
                 add = ("addr", "add", address, "dev", nic["name"])
                 host(
@@ -119,27 +51,10 @@ class Machine:
             host("ip", "-n", self.name, "link", "set", nic["name"], "up")
             self._links.append(link)
 
-    # log
-
-    def log(self, msg: str) -> None:
-        say(f"{self.name}: {msg}")
-
-    @contextmanager
-    def nested(self, msg: str) -> Generator[None]:
-        begin = time.monotonic()
-        yield
-        self.log(f"{msg[:100]} ({time.monotonic() - begin:.2f} s)")
-
-    def last_words(self) -> str:
-        """What our units said, for whoever has to find out why a test failed."""
-        if self._process is None:
-            return "(off)"
-        units = "-u 'llmgw*'"
-        return self.execute(
-            f"journalctl -b --no-pager -o short-monotonic {units} | tail -40"
-        )[1]
-
     # power
+
+    def is_on(self) -> bool:
+        return self._process is not None
 
     def start(self, allow_reboot: bool = False) -> None:
         if self._process:
@@ -200,15 +115,6 @@ class Machine:
             self._process = self._init = None
             self._set_links("down")  # a machine without power has no link
 
-    def shutdown(self) -> None:
-        if self._process:
-            self.execute("systemctl poweroff --no-block --no-wall 2>/dev/null")
-            self.wait_for_shutdown()
-
-    def reboot(self) -> None:
-        self.shutdown()
-        self.start()
-
     def crash(self) -> None:
         if self._process:
             self.log("power cut")
@@ -255,75 +161,14 @@ class Machine:
         )
         return done.returncode, done.stdout
 
-    def succeed(self, *commands: str, timeout: float | None = None) -> str:
-        said = ""
-        for command in commands:
-            status, text = self.execute(command, timeout=timeout)
-            if status:
-                raise Failed(f"{self.name}: `{command}` failed with {status}\n{text}")
-            said += text
-        return said
 
-    def fail(self, *commands: str, timeout: float | None = None) -> str:
-        said = ""
-        for command in commands:
-            status, text = self.execute(command, timeout=timeout)
-            if status == 0:
-                raise Failed(f"{self.name}: `{command}` succeeded, it must not\n{text}")
-            said += text
-        return said
-
-    def wait_until_succeeds(self, command: str, timeout: float = 900) -> str:
-        said = ""
-
-        def succeeds(_: bool) -> bool:
-            nonlocal said
-            status, said = self.execute(command, timeout=timeout)
-            return status == 0
-
-        with self.nested(f"waited for: {command}"):
-            try:
-                retry(succeeds, timeout)
-            except Failed as error:
-                raise Failed(f"{self.name}: `{command}` {error}\n{said}") from None
-        return said
-
-    def wait_until_fails(self, command: str, timeout: float = 900) -> str:
-        with self.nested(f"waited for the end of: {command}"):
-            retry(lambda _: self.execute(command, timeout=timeout)[0] != 0, timeout)
-        return ""
-
-    def sleep(self, secs: int) -> None:
-        self.succeed(f"sleep {secs}")
-
-    # units, files, ports
-
-    def systemctl(self, q: str) -> tuple[int, str]:
-        return self.execute(f"systemctl {q}")
-
-    def get_unit_property(self, unit: str, property: str) -> str:
-        shown = self.succeed(
-            f"systemctl show {shlex.quote(unit)} --property={property}"
-        )
-        return shown.strip().partition("=")[2]
-
-    def wait_for_unit(self, unit: str, timeout: float = 900) -> None:
-        def active(_: bool) -> bool:
-            state = self.get_unit_property(unit, "ActiveState")
-            if state == "failed":
-                raise Failed(f"{self.name}: {unit} has failed")
-            return state == "active"
-
-        with self.nested(f"waited for {unit}"):
-            retry(active, timeout)
-
-    def wait_for_file(self, filename: str, timeout: float = 900) -> None:
-        self.wait_until_succeeds(f"test -e {filename}", timeout)
-
-    def wait_for_open_port(
-        self, port: int, addr: str = "localhost", timeout: float = 900
-    ) -> None:
-        self.wait_until_succeeds(f"nc -z {addr} {port}", timeout)
+def bridge(vlan: int) -> str:
+    """The network of that number, made if there is none yet."""
+    name = f"vlan{vlan}"
+    if host("ip", "link", "show", name, check=False).returncode:
+        host("ip", "link", "add", name, "type", "bridge", "forward_delay", "0")
+        host("ip", "link", "set", name, "up")
+    return name
 
 
 def _inside(pid: int) -> list[str]:

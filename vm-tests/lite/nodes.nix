@@ -3,7 +3,7 @@ let
   lib = import ../../tests/nix/lib.nix;
   pkgs = import ../../tests/nix/pkgs.nix { inherit lib; };
   self.nixosModules = rec { llmgw-agent = ../../nixos-module; llmgw-control = ../../nixos-module/control.nix; default = llmgw-agent; };
-  fleet = import ../lib/fleet.nix { inherit lib self; } // { test = about: about; };
+  fleet = import ../lib/fleet.nix { inherit lib self; } // { test = about: { lite = null; nowhereElse = false; } // about; };
   describe = import ./describe.nix { inherit lib; };
 
   evaluate = about: name: node: (lib.evalModules {
@@ -13,8 +13,8 @@ let
   files = lib.filter (name: lib.hasSuffix ".nix" name && name != "default.nix") (lib.attrNames (builtins.readDir ../.));
   one = file:
     let about = import (../. + "/${file}") { inherit fleet; }; in
-    if about.lite or null != null then { skipped = about.lite; }
-    else {
+    if about.nowhereElse then { skipped = about.lite; }
+    else lib.optionalAttrs (about.lite != null) { skipped = about.lite; } // {
       script = [ "lib/prelude.py" (baseNameOf about.script) ];
       nodes = describe (lib.mapAttrs (evaluate about) about.nodes);
     };

@@ -1,0 +1,42 @@
+def eats(node: Node, id: str) -> None:
+    """The engine is told to take more than it may have; there is no answer to that."""
+    replica = replicas(node)[id]
+    url = f"http://{replica['address']}:{replica['ports']['api']}/eat"
+    node.fail(f"curl -sf --max-time 60 {shlex.quote(url)}", timeout=90)
+
+
+start_all()
+for node in (agent1, agent2):
+    with subtest(f"{node.name}: one engine runs out of memory, and dies alone"):
+        joined(node, "cp1", 120)
+        engines = {id: serving(node, id, 120) for id in ("chat-0", "chat-1")}
+        before = pid(node)
+        eats(node, "chat-0")
+        node.wait_until_fails(f"test -d /proc/{engines['chat-0']}", timeout=30)
+        t.assertEqual(pid(node), before)
+        lives(node, engines["chat-1"])
+        t.assertEqual(serving(node, "chat-1"), engines["chat-1"])
+        answers(node, "chat-1")
+
+    with subtest(f"{node.name}: it is said what it died of"):
+        node.wait_until_succeeds(
+            f"journalctl -b -u {AGENT} | "
+            "grep -q 'engine down replica=chat-0.*out of memory'",
+            timeout=30,
+        )
+
+    with subtest(f"{node.name}: it is started again, within its limit"):
+        again = serving(node, "chat-0", 60)
+        t.assertNotEqual(again, engines["chat-0"])
+        group = node.succeed(f"grep ^0:: /proc/{again}/cgroup").strip()[3:]
+        limit = node.succeed(f"cat /sys/fs/cgroup{group}/memory.max").strip()
+        t.assertEqual(limit, str(64 * 1024 * 1024))
+        t.assertNotIn("/agent", group)
+
+with subtest("the machine itself runs out: the engine goes, not the agent"):
+    before = pid(agent1)
+    neighbour = serving(agent1, "chat-0")
+    eats(agent1, "chat-1")  # it has no limit of its own
+    t.assertEqual(pid(agent1), before)
+    lives(agent1, neighbour)
+    serving(agent1, "chat-1", 90)
