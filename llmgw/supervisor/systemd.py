@@ -61,7 +61,8 @@ def systemctl(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def show(id: str) -> dict[str, str]:
-    wanted = "MainPID,InvocationID,ActiveState,ControlGroup,ExecMainCode,ExecMainStatus"
+    of_the_process = "MainPID,InvocationID,ExecMainCode,ExecMainStatus,Result"
+    wanted = f"ActiveState,ControlGroup,{of_the_process}"
     answer = systemctl("show", "--property", wanted, unit(id))
     pairs = (line.partition("=") for line in answer.stdout.splitlines())
     return {key: value for key, _, value in pairs}
@@ -122,7 +123,14 @@ class Unit:
         self._process.look_around()
 
     def ooms(self) -> int | None:
-        return self._process.ooms()
+        counted = self._process.ooms()
+        if counted is not None:
+            return counted
+        # The unit's cgroup goes with its last process, and the count with it.
+        shown = show(self._id)
+        if shown.get("InvocationID") != self.identity.invocation:
+            return None
+        return 1 if shown.get("Result") == "oom-kill" else 0
 
     def close(self) -> None:
         self._process.close()
