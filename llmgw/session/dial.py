@@ -1,6 +1,7 @@
 """From a control plane's address to a connection: name, socket, TLS."""
 
 import asyncio
+import contextlib
 import functools
 import logging
 import os
@@ -46,6 +47,15 @@ def lookup(host: str, port: int) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_numeric(info[4]) for info in found))
 
 
+def is_literal(host: str) -> bool:
+    """Whether there is nothing to look up; a zone is for the system to find."""
+    for family in (socket.AF_INET, socket.AF_INET6):
+        with contextlib.suppress(OSError, ValueError):
+            socket.inet_pton(family, host)
+            return True
+    return False
+
+
 def _numeric(sockaddr: tuple[object, ...]) -> str:
     # The zone of a link-local address is a number of its own in here.
     host = str(sockaddr[0])
@@ -68,6 +78,8 @@ class Resolver:
 
     async def addresses(self, host: str, port: int) -> tuple[str, ...]:
         """Unreachable if there are none."""
+        if is_literal(host):
+            return (host,)
         key = (host, port)
         asked = self._asked.get(key)
         if asked is None or asked.done():

@@ -1,17 +1,45 @@
 """Control planes in a process of their own, to be killed.
 
-`python -m tests.bench.plane ROLE:PORT... [--tls FOLDER] [--elect SECONDS]`: prints a
-line with its ports, then, each second, how many asked to register.
+`python -m tests.bench.plane ROLE:PORT... [--tls FOLDER]` prints a line with its ports.
+Of the lines it is sent, `elect` makes all of them lead; `asked` has it print how many
+asked to register since it was sent last, how many of them in the busiest second, and
+the seconds of processor time.
 """
 
 import argparse
 import ssl
 import sys
+import time
+from bisect import bisect_left
+from collections.abc import Sequence
 from pathlib import Path
 
 import anyio
 
-from tests.fakes.control_plane import ControlPlane
+from tests.fakes.control_plane import ControlPlane, Exchange
+
+
+class Counted(ControlPlane):
+    """Remembers when it was asked to register."""
+
+    def __init__(self, *, standby: bool, port: int, tls: ssl.SSLContext | None) -> None:
+        super().__init__(standby=standby, port=port, tls=tls)
+        self.asked: list[float] = []
+
+    async def _register(self, exchange: Exchange) -> None:
+        self.asked.append(time.monotonic())
+        await super()._register(exchange)
+
+
+told = [0.0]  # processor time, by when it was told last
+
+
+def busiest(times: Sequence[float]) -> int:
+    """The most of *times*, in order, that lie within one second, wherever it begins."""
+    return max(
+        (end - bisect_left(times, at - 1.0) + 1 for end, at in enumerate(times)),
+        default=0,
+    )
 
 
 def context(folder: Path) -> ssl.SSLContext:
@@ -26,13 +54,12 @@ async def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("servers", nargs="+")
     parser.add_argument("--tls", type=Path)
-    parser.add_argument("--elect", type=float, help="all lead after so many seconds")
     args = parser.parse_args()
     tls = context(args.tls) if args.tls else None
-    planes: list[ControlPlane] = []
+    planes: list[Counted] = []
     for server in args.servers:
         role, _, port = server.partition(":")
-        one = ControlPlane(standby=role == "standby", port=int(port or 0), tls=tls)
+        one = Counted(standby=role == "standby", port=int(port or 0), tls=tls)
         one.lease_s, one.ping_s = 15.0, 1.0
         one.replicas = [{"id": "a", "generation": 1, "engine": "command"}]
         planes.append(one)
@@ -40,23 +67,22 @@ async def main() -> None:
         for one in planes:
             await group.start(one.run)
         say("ready", *(one.port for one in planes))
-        if args.elect is not None:
-            group.start_soon(elect, planes, args.elect)
-        before = [0] * len(planes)
-        while True:
-            await anyio.sleep(1)
-            now = [one.count()["register"] for one in planes]
-            say("asked", *(new - old for new, old in zip(now, before, strict=True)))
-            before = now
+        async for line in anyio.wrap_file(sys.stdin):
+            if line.strip() == "elect":
+                for one in planes:
+                    one.standby = False
+            else:
+                tell(planes)
+        group.cancel_scope.cancel()
 
 
-async def elect(planes: list[ControlPlane], after: float) -> None:
-    # Counted from when the first of the crowd asks: then the leader is gone.
-    await planes[0].hears("register")
-    await anyio.sleep(after)
+def tell(planes: list[Counted]) -> None:
+    used = time.process_time() - told[0]
+    told[0] += used
+    asked = sum(len(one.asked) for one in planes)
+    say("asked", asked, max(busiest(one.asked) for one in planes), used)
     for one in planes:
-        one.standby = False
-    say("elected")
+        one.asked.clear()
 
 
 def say(*words: object) -> None:

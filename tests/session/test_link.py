@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from llmgw.session.dial import Resolver
 from tests.fakes.control_plane import ControlPlane
 from tests.fakes.linked import connected, link, running, wanted
 from tests.fakes.node import FakeNode
@@ -49,3 +50,21 @@ async def test_a_standby_and_a_dead_one_are_passed_over_in_order(
 
     assert status.server == leader.url
     assert len(standby.heard("register")) == 1
+
+
+async def test_an_address_that_is_written_out_is_not_looked_up() -> None:
+    """No thread and no name server stands between the node and such a server; a zone
+    is one of this machine's own names, and is looked up."""
+    asked: list[str] = []
+
+    def lookup(host: str, port: int) -> list[str]:
+        asked.append(host)
+        return [f"found {host}"]
+
+    resolver = Resolver(lookup)
+    for host in ("127.0.0.1", "10.1.2.3", "::1", "fe80::1"):
+        assert await resolver.addresses(host, 1) == (host,)
+    for host in ("cp1", "10.1", "fe80::1%eth0", "localhost", "1"):
+        assert await resolver.addresses(host, 1) == (f"found {host}",)
+
+    assert asked == ["cp1", "10.1", "fe80::1%eth0", "localhost", "1"]
