@@ -16,8 +16,8 @@ from llmgw.agent.doctor import examine
 from llmgw.agent.finding import Finding
 from llmgw.agent.inventory import Inventory
 from llmgw.agent.resolve import Resolved, read
+from llmgw.cli._file import add_file, file_of
 from llmgw.config.dump import dump, without_secrets
-from llmgw.config.load import default_path
 from llmgw.errors import ConfigError, LlmgwError
 
 _SIGNS = {
@@ -38,13 +38,7 @@ def add_parser(commands: Any) -> None:
         "is a fault.",
         epilog="example: llmgw doctor --bundle /tmp/node.tar.gz",
     )
-    parser.add_argument(
-        "file",
-        metavar="FILE",
-        type=Path,
-        nargs="?",
-        help="the configuration file (default: $LLMGW_CONFIG, /etc/llmgw/agent.toml)",
-    )
+    add_file(parser)
     parser.add_argument(
         "--json", action="store_true", help="print the findings as JSON"
     )
@@ -63,7 +57,7 @@ def add_parser(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     show = None if arguments.json else print_line
     try:
-        found = read(arguments.file or default_path(), without_files=True)
+        found = read(file_of(arguments), without_files=True)
     except ConfigError as error:
         findings = [
             Finding(

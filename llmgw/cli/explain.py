@@ -3,15 +3,14 @@
 import argparse
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from llmgw.agent.resolve import Resolved, read
+from llmgw.cli._file import add_file, file_of
 from llmgw.cli.check import refused, say_warnings, told
 from llmgw.config.dump import toml_value, without_secrets, written
-from llmgw.config.load import default_path
 from llmgw.errors import ConfigError
 
 
@@ -23,13 +22,7 @@ def add_parser(commands: Any) -> None:
         "each value with its origin: file and line, default, or probe and how.",
         epilog="example: llmgw explain --without-files /etc/llmgw/agent.toml",
     )
-    parser.add_argument(
-        "file",
-        metavar="FILE",
-        type=Path,
-        nargs="?",
-        help="the configuration file (default: $LLMGW_CONFIG, /etc/llmgw/agent.toml)",
-    )
+    add_file(parser)
     parser.add_argument("--json", action="store_true", help="print the answer as JSON")
     parser.add_argument(
         "--without-files",
@@ -47,7 +40,7 @@ def add_parser(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     try:
         found = read(
-            arguments.file or default_path(),
+            file_of(arguments),
             without_files=arguments.without_files,
             allow_unknown_keys=arguments.allow_unknown_keys,
         )

@@ -4,7 +4,7 @@ import argparse
 import contextlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,7 +12,8 @@ import anyio
 import msgspec
 
 from llmgw.agent.inventory import Inventory
-from llmgw.agent.resolve import read
+from llmgw.agent.resolve import Resolved, read
+from llmgw.cli._file import add_file
 from llmgw.cli.check import refused
 from llmgw.config.keys import Config
 from llmgw.config.load import default_path
@@ -29,13 +30,7 @@ def add_parser(commands: Any) -> None:
         "long it took. Without a configuration file the defaults are looked at.",
         epilog="example: llmgw survey --json | jq .facts.gpus",
     )
-    parser.add_argument(
-        "file",
-        metavar="FILE",
-        type=Path,
-        nargs="?",
-        help="the configuration file (default: $LLMGW_CONFIG, /etc/llmgw/agent.toml)",
-    )
+    add_file(parser)
     parser.add_argument("--json", action="store_true", help="print the facts as JSON")
     parser.add_argument(
         "--watch",
@@ -47,54 +42,69 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     try:
-        config = configuration(arguments.file)
+        found = resolved(arguments.file)
     except ConfigError as error:
         return refused(error, as_json=arguments.json)
     show = print_json if arguments.json else print_text
-    if not arguments.watch:
-        inventory = Inventory(config)
-        anyio.run(inventory.once)
-        show(inventory)
-        return 0
     with contextlib.suppress(KeyboardInterrupt):
-        anyio.run(_watch, config, show)
+        anyio.run(_survey, found, show, arguments.watch)
     return 0
 
 
-def configuration(file: Path | None) -> Config:
-    """What is in force; the defaults where no file was named and there is none."""
+def resolved(file: Path | None) -> Resolved | None:
+    """What is in force; None where no file was named and there is none."""
     if file is None and not default_path().exists():
-        return Config(servers=())
-    return read(file or default_path(), without_files=True).config
+        return None
+    return read(file or default_path(), without_files=True)
 
 
-async def _watch(config: Config, show: Any) -> None:
-    inventory = Inventory(config)
+Show = Callable[[dict[str, Any]], None]
+
+
+async def _survey(found: Resolved | None, show: Show, watch: bool) -> None:
+    inventory = Inventory(found.config if found else Config(servers=()))
     while True:
         await inventory.once()
-        if show is print_text and sys.stdout.isatty():
+        if watch and show is print_text and sys.stdout.isatty():
             print("\x1b[H\x1b[2J", end="")
-        show(inventory)
+        show(document(inventory, found))
         sys.stdout.flush()
+        if not watch:
+            return
         await anyio.sleep(WATCH)
 
 
-def document(inventory: Inventory) -> dict[str, Any]:
+def document(inventory: Inventory, found: Resolved | None) -> dict[str, Any]:
     """The answer of `--json`."""
     return {
         **msgspec.to_builtins(inventory.facts()),
+        "management": management(found),
         "problems": msgspec.to_builtins(inventory.problems()),
         "probes": msgspec.to_builtins(inventory.runs()),
     }
 
 
-def print_json(inventory: Inventory) -> None:
-    print(json.dumps(document(inventory), indent=2))
+def management(found: Resolved | None) -> dict[str, dict[str, str | None]]:
+    """The address and interface that engines are reached on, and why those."""
+    if found is None:
+        return {}
+    return {
+        name: {
+            "value": getattr(found.config, f"mgmt_{name}"),
+            "source": found.origin[f"mgmt_{name}"].source,
+            "why": found.origin[f"mgmt_{name}"].detail or None,
+        }
+        for name in ("addr", "interface")
+    }
 
 
-def print_text(inventory: Inventory) -> None:
+def print_json(said: dict[str, Any]) -> None:
+    print(json.dumps(said, indent=2))
+
+
+def print_text(said: dict[str, Any]) -> None:
     """A table on a terminal that rich can draw on, else lines."""
-    rows = list(_rows(document(inventory)))
+    rows = list(_rows(said))
     if sys.stdout.isatty() and _draw(rows):
         return
     for name, source, line in rows:
@@ -128,6 +138,9 @@ def _rows(said: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
             lines.append(f"({fact['reason']})")
         yield name, source, (lines or ["none"])[0]
         yield from (("", "", line) for line in lines[1:])
+    for name, one in said["management"].items():
+        why = ": ".join(filter(None, (one["source"], one["why"])))
+        yield f"mgmt {name}"[:8].rstrip(), why, str(one["value"] or "none")
     for problem in said["problems"]:
         where = f"{problem['where']}: " if problem.get("where") else ""
         fix = f"; {problem['fix']}" if problem.get("fix") else ""

@@ -18,7 +18,7 @@ from llmgw.agent import kept
 from llmgw.agent.daemon import serve as serve_agent
 from llmgw.agent.door import default_path
 from llmgw.agent.run import Agent
-from llmgw.cli.survey import print_text
+from llmgw.cli.survey import document, print_text
 from llmgw.config import keys
 from llmgw.control.server import serve as serve_control
 from llmgw.demo import parts, site
@@ -176,7 +176,7 @@ class Up:
         _say(f"asking {status.address}:{status.ports['api']}")
         answer = await site.ask(status, name.name, site.QUESTION)
         print(f"\n  question  {site.QUESTION}\n  answer    {answer}\n")
-        print_text(agent.inventory)
+        print_text(document(agent.inventory, agent.resolved))
         door = "" if self._socket == default_path() else f" --socket {self._socket}"
         print("\nwhat to try next:")
         for command in (

@@ -124,6 +124,22 @@ def test_each_value_says_where_it_is_from(tmp_path: Path) -> None:
     assert found.written == load(tmp_path / "agent.toml").config
 
 
+def test_a_name_that_nobody_knows_gives_way_to_the_next_server(tmp_path: Path) -> None:
+    """T36: the next server is asked, and no interface is named that is not there."""
+    found = resolved(tmp_path, 'servers = ["nope.invalid", "10.20.0.1"]')
+
+    assert found.config.mgmt_addr == "10.20.0.5"
+    assert found.config.mgmt_interface == "eth0"
+    assert any("nope.invalid" in one.what for one in found.warnings)
+    here = FakeMachine({**ENVS["std"], "interfaces": [], "routes": []}, "node-a")
+    nowhere = tmp_path / "nowhere.toml"
+    nowhere.write_text('servers = ["nope.invalid"]')
+    alone = read(nowhere, here, without_files=True)
+    assert alone.config.mgmt_addr is None
+    assert alone.config.mgmt_interface is None
+    assert any("there is no eth0" in one.what for one in alone.warnings)
+
+
 def test_a_secret_is_not_shown_in_where_it_is_from(tmp_path: Path) -> None:
     """C6."""
     found = resolved(tmp_path, 'server = "me:s3cret@cp2.example"')

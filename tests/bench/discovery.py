@@ -5,7 +5,9 @@ child against `find -printf`; the same again without changes; and a whole survey
 machine. Each number is the best of several, so that the disk cache is warm for both.
 """
 
+import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -21,7 +23,7 @@ from llmgw.config.keys import Config
 from llmgw.discovery.child import Child
 from llmgw.weights.local import survey
 
-FOLDERS, FILES, MODELS = 1000, 100, 1
+FILES, MODELS = 100, 1
 ROUNDS = 5
 BUDGETS = {"scan": 2.0, "rescan": 1.2, "survey_s": 0.150}
 
@@ -35,14 +37,16 @@ def header() -> bytes:
     return head + (1).to_bytes(8, "little") + pair
 
 
-def tree(top: Path) -> None:
-    for folder in range(FOLDERS):
+def tree(top: Path, files: int) -> None:
+    """With a FIFO, that whoever opens it would wait at for ever."""
+    for folder in range(files // FILES):
         home = top / f"group{folder % 20}" / f"folder{folder}"
         home.mkdir(parents=True)
         for number in range(FILES - MODELS):
             (home / f"part-{number}.bin").touch()
         for number in range(MODELS):
             (home / f"model-{number}.gguf").write_bytes(header())
+    os.mkfifo(top / "pipe.gguf")
 
 
 def best(action: Callable[[], object]) -> float:
@@ -73,9 +77,12 @@ async def whole(folder: Path) -> float:
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--files", type=int, default=100_000)
+    files: int = parser.parse_args().files
     with tempfile.TemporaryDirectory() as name:
         top = Path(name) / "tree"
-        tree(top)
+        tree(top, files)
         (Path(name) / "empty").mkdir()
         began = time.monotonic()
         child = Child("llmgw.weights.local", "survey", is_bare=True)
@@ -89,6 +96,7 @@ def main() -> int:
         rescan = best(lambda: child.ask({**ask, "memory": memory}, 120))
         survey_s = anyio.run(whole, Path(name) / "empty")
     said = {
+        "files": files,
         "find_s": finding,
         "scan": scan / finding,
         "rescan": rescan / finding,

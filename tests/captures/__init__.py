@@ -13,6 +13,11 @@ def names() -> list[str]:
     return sorted(path.stem for path in HERE.glob("*.txt"))
 
 
+def origin(name: str) -> str:
+    """`read` from a machine, or `synthetic`: the first word of its first line."""
+    return (HERE / f"{name}.txt").read_text().split()[1].rstrip(":")
+
+
 def unpack(name: str, root: Path) -> Path:
     """The machine under *root*."""
     path: Path | None = None

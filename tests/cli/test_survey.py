@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tarfile
@@ -47,6 +48,33 @@ def test_a_survey_is_lines_where_there_is_no_terminal(tmp_path: Path) -> None:
 
     names = [line.split()[0] for line in answer.stdout.splitlines() if line[0] != " "]
     assert names[:3] == ["os", "cpu", "memory"]
+
+
+def test_the_management_address_is_told_with_its_reason(tmp_path: Path) -> None:
+    answer = llmgw("survey", config(tmp_path), "--json")
+
+    said = json.loads(answer.stdout)["management"]
+    assert said["addr"]["value"] == "127.0.0.1"
+    assert "source address on the way to" in said["addr"]["why"]
+    assert said["interface"]["value"] == "lo"
+
+
+def test_watching_goes_on_until_it_is_interrupted(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "llmgw", "survey", config(tmp_path), "--watch"]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        seen = 0
+        for line in process.stdout:
+            seen += line.startswith("cpu ")
+            if seen == 2:
+                break
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
+
+    assert seen == 2
+    assert process.returncode == 0
 
 
 def test_a_wrong_file_is_a_usage_of_its_own(tmp_path: Path) -> None:

@@ -57,6 +57,13 @@ def test_an_empty_machine_is_unknown_and_not_zero(survey: Any, tmp_path: Path) -
     assert found.reason
 
 
+def test_every_capture_says_whether_a_machine_was_read(tmp_path: Path) -> None:
+    said = {name: captures.origin(name) for name in captures.names()}
+
+    assert len(said) >= 6
+    assert set(said.values()) == {"read", "synthetic"}
+
+
 def test_two_sockets_with_threads(tmp_path: Path) -> None:
     root = unpack("h100-infiniband", tmp_path)
 
