@@ -7,6 +7,7 @@ who want the same thing the one transfer (T74).
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import signal
 import socket
@@ -185,6 +186,9 @@ class Weights:
     async def _work(self) -> None:
         while True:
             await self._asked.wait()
+            if not self._orders:
+                self._asked = anyio.Event()  # the last one's end, not a wish
+                continue
             try:
                 async with self._process() as (reader, writer):
                     await self._serve(reader, writer)
@@ -210,12 +214,13 @@ class Weights:
             for message in orders:
                 writer.write(line(message))
             await _drain(writer)
-            with anyio.move_on_after(self._linger):
+            # While something is wanted there is no limit: with one of 0, as a
+            # command has it, this loop took a whole core beside every fetch.
+            with anyio.move_on_after(math.inf if self._wishes else self._linger):
                 await self._asked.wait()
                 continue
-            if not self._wishes and not self._orders:
-                scope.cancel()
-                return
+            scope.cancel()
+            return
 
     def _take(self, raw: bytes) -> None:
         message = answer(raw)
@@ -239,6 +244,8 @@ class Weights:
                 )
         del self._wishes[wish.source, wish.digest]
         wish.over.set()
+        if not self._wishes:
+            self._asked.set()
 
     def _all_failed(self, what: str) -> None:
         self._orders = []

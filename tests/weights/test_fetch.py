@@ -4,6 +4,7 @@ import hashlib
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 
 import anyio
@@ -266,3 +267,20 @@ async def test_the_limit_on_the_rate_is_kept(
         await weights.ensure(server.url("/model"), None, ignore)
 
     assert anyio.current_time() - began > 0.35
+
+
+async def test_the_one_who_asks_sleeps_while_it_comes(
+    tmp_path: Path, server: WeightsServer
+) -> None:
+    """A command that does not linger took a whole core for every fetch it waited on."""
+    server.put("/model", noise(2 * MIB)).rate = 2 * MIB
+    weights = Weights(keys.Weights(), tmp_path, linger=0.0)
+
+    async with anyio.create_task_group() as group:
+        await group.start(weights.run)
+        began, busy = anyio.current_time(), time.thread_time()
+        await weights.ensure(server.url("/model"), None, ignore)
+        busy, took = time.thread_time() - busy, anyio.current_time() - began
+        group.cancel_scope.cancel()
+
+    assert busy < took / 4
