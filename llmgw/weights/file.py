@@ -121,7 +121,13 @@ def _in_pieces(
         boot=boot_id(),
     )
     part = Part(path, begun)
-    transfer = Transfer(origin, part, cancelled=watch.cancelled)
+    transfer = Transfer(
+        origin,
+        part,
+        blocks=pool.blocks,
+        hashing=pool.hashed,
+        cancelled=watch.cancelled,
+    )
     pool.add(transfer)
     try:
         found = transfer.wait(lambda done: watch.progress(wanted.name, done))

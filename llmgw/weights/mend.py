@@ -14,9 +14,10 @@ import hashlib
 import logging
 from collections.abc import Callable, Iterator
 
+from llmgw.weights.blocks import BLOCK
 from llmgw.weights.faults import Again
 from llmgw.weights.origin import Origin, Reader
-from llmgw.weights.part import BLOCK, Part
+from llmgw.weights.part import Part
 from llmgw.weights.waiting import patiently
 
 log = logging.getLogger(__name__)

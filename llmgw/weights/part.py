@@ -11,7 +11,6 @@ from llmgw.weights.journal import Begun, Journal, read
 # Small enough that the hash is never far behind, large enough that the round trip
 # before each piece does not show.
 PIECE = 8 * 1024 * 1024
-BLOCK = 1024 * 1024
 SYNC_EVERY = 256 * 1024 * 1024
 
 
@@ -55,18 +54,30 @@ class Part:
         start = piece * self.begun.piece
         return min(self.begun.piece, self.begun.size - start)
 
+    def span(self, pieces: range) -> tuple[int, int]:
+        """Where what is still to come of these pieces begins and ends."""
+        start, last = pieces[0] * self.begun.piece, pieces[-1]
+        return (
+            start + self.upto[pieces[0]],
+            last * self.begun.piece + self.length(last),
+        )
+
     def put(self, at: int, view: memoryview) -> None:
         """Write; it counts once `reached` says so."""
         done = 0
         while done < len(view):
             done += os.pwrite(self._file, view[done:], at + done)
 
-    def reached(self, piece: int, upto: int) -> None:
-        """The first *upto* bytes of *piece* are written, and right."""
+    def reached(self, start: int, end: int) -> None:
+        """The bytes from *start* to *end* are written, and right."""
         with self._lock:
-            self._unsynced += upto - self.upto[piece]
-            self.upto[piece] = upto
-            self._journal.wrote(piece, upto)
+            self._unsynced += end - start
+            while start < end:
+                piece = start // self.begun.piece
+                first = piece * self.begun.piece
+                start = min(end, first + self.begun.piece)
+                self.upto[piece] = start - first
+                self._journal.wrote(piece, start - first)
 
     def read(self, at: int, view: memoryview) -> int:
         return os.preadv(self._file, [view], at)

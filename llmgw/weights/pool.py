@@ -4,17 +4,22 @@ import threading
 import time
 from collections.abc import Callable
 
+import msgspec
+
+from llmgw.weights.blocks import Blocks
 from llmgw.weights.budget import Budget, Quiet
 from llmgw.weights.http import STALL_TIMEOUT
 from llmgw.weights.origin import Reader
-from llmgw.weights.part import BLOCK
 from llmgw.weights.transfer import Transfer
-from llmgw.weights.width import Width
+from llmgw.weights.width import Seen, Width
 from llmgw.wire import Progress
+
+# What may wait for the hash, beside the block that each connection fills.
+SPARE = 6
 
 
 class Pool:
-    """Up to *connections* threads; each takes a piece, brings it, takes the next."""
+    """Up to *connections* threads; each takes some pieces, brings them, takes more."""
 
     def __init__(
         self,
@@ -28,12 +33,13 @@ class Pool:
         self._quiet = quiet
         self._connections = connections
         self.budget = budget
+        self.blocks = Blocks(connections + SPARE)
         self._changed = threading.Condition()
         self._transfers: list[Transfer] = []
         self._threads = 0
         self._working = 0
         self._width = Width(connections)
-        self._moved = 0
+        self._seen = Seen()
 
     def add(self, transfer: Transfer) -> None:
         """Have *transfer* worked on until `remove`."""
@@ -60,19 +66,35 @@ class Pool:
 
     def _work(self) -> None:
         reader = Reader(self._stall)
-        block = memoryview(bytearray(BLOCK))
         while True:
-            transfer, piece = self._next(reader)
-            before = transfer.part.upto[piece]
-            transfer.fetch(piece, reader, block, self.budget)
+            transfer, pieces = self._next(reader)
+            transfer.fetch(pieces, reader, self._came)
             with self._changed:
                 self._working -= 1
-                self._moved += max(0, transfer.part.upto[piece] - before)
-                self._width.saw(self._moved, time.monotonic())
-                # A piece that broke is on the list again; others may be waiting.
+                # What broke is on the list again; others may be waiting.
                 self._changed.notify_all()
 
-    def _next(self, reader: Reader) -> tuple[Transfer, int]:
+    def _came(self, count: int) -> float:
+        with self._changed:
+            self._seen = msgspec.structs.replace(
+                self._seen, came=self._seen.came + count
+            )
+            before = self._width.now
+            self._width.saw(self._seen, time.monotonic())
+            if self._width.now > before:
+                self._changed.notify_all()
+        return self.budget.take(count)
+
+    def hashed(self, count: int, seconds: float) -> None:
+        """So many bytes went through the hash in so long."""
+        with self._changed:
+            self._seen = msgspec.structs.replace(
+                self._seen,
+                hashed=self._seen.hashed + count,
+                busy=self._seen.busy + seconds,
+            )
+
+    def _next(self, reader: Reader) -> tuple[Transfer, range]:
         since = time.monotonic()
         with self._changed:
             while True:
@@ -88,12 +110,12 @@ class Pool:
                 if time.monotonic() - since > 30:
                     reader.client.close()
 
-    def _take(self) -> tuple[Transfer, int] | None:
+    def _take(self) -> tuple[Transfer, range] | None:
         for number, transfer in enumerate(self._transfers):
-            piece = transfer.take()
-            if piece is not None:
+            pieces = transfer.take(self._width.now)
+            if pieces is not None:
                 # The next piece is another file's, if there is one: a large file does
                 # not hold up the small ones beside it.
                 self._transfers.append(self._transfers.pop(number))
-                return transfer, piece
+                return transfer, pieces
         return None

@@ -6,10 +6,11 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from llmgw.weights.blocks import BLOCK
 from llmgw.weights.budget import Budget
 from llmgw.weights.faults import Again, Cancelled, Denied
 from llmgw.weights.origin import Origin, Reader
-from llmgw.weights.part import BLOCK, SYNC_EVERY, disk_fault
+from llmgw.weights.part import SYNC_EVERY, disk_fault
 
 
 class Stream:

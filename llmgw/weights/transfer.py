@@ -1,11 +1,14 @@
 """One file on its way: which pieces are here, which are asked for, what they hash to.
 
-Pieces are taken from the front, so that SHA-256, which must see the bytes in their
-order, runs right behind the writers and what it reads is still in memory:
+Pieces are taken from the front, several in one go where the link is fast, so that
+SHA-256, which must see the bytes in their order, runs right behind the writers:
 
       hashed        frontier                    taken by threads of the pool
     ────┼──────────────┼────────▒▒▒▒▒▒▒▒│▒▒▒▒▒▒  │▒▒▒▒    │················· size
      verified       whole         piece   piece   piece      not asked for yet
+
+A block that comes in its turn is given to the hash as it is. What came before its
+turn is read back when that comes, mostly from memory still.
 """
 
 import hashlib
@@ -16,10 +19,10 @@ from collections import deque
 from collections.abc import Callable
 
 from llmgw.errors import WeightsError
-from llmgw.weights.budget import Budget
+from llmgw.weights.blocks import BLOCK, Blocks
 from llmgw.weights.faults import Again, Cancelled, Denied
 from llmgw.weights.origin import Opened, Origin, Reader
-from llmgw.weights.part import BLOCK, Part, disk_fault
+from llmgw.weights.part import PIECE, Part, disk_fault
 from llmgw.weights.waiting import PATIENCE, is_too_long, wait_after
 
 log = logging.getLogger(__name__)
@@ -27,6 +30,18 @@ log = logging.getLogger(__name__)
 
 # So long a block may take to fill before what is there is written.
 MOMENT = 0.03
+# One request is for what a connection brings in about so long: the round trip before
+# each does not show then, and a slow server is still asked piece by piece.
+RUN = 1.0
+# Several connections together are asked for so many pieces at once: what comes before
+# its turn has to be read back for the hash.
+AHEAD = 8
+# So long a block waits for the hash to come to it, unless that is far behind: what is
+# hashed as it comes need not be read back. Where the hash is what limits, the waiting
+# costs nothing; elsewhere it is never behind.
+TURN = 0.2
+NEAR = 4 * AHEAD * PIECE
+QUEUE = 4
 # A connection this many times slower than the mean of all, for so long, is given up.
 DRAG = 10
 DRAG_AFTER = 15.0
@@ -40,6 +55,8 @@ class Transfer:
         origin: Origin,
         part: Part,
         *,
+        blocks: Blocks,
+        hashing: Callable[[int, float], None],
         cancelled: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -48,6 +65,9 @@ class Transfer:
         self.error: Exception | None = None
         self.broke: set[int] = set()
         self.not_before = 0.0
+        self._blocks = blocks
+        # Hears how many bytes were hashed in how many seconds.
+        self._hashing = hashing
         self._cancelled = cancelled
         self._clock = clock
         self._changed = threading.Condition()
@@ -55,29 +75,48 @@ class Transfer:
         self._todo = deque(n for n, end in enumerate(part.upto) if end < part.length(n))
         self._working = 0
         self._failures = 0
+        self._run = 1
         self._front = 0
+        # What is to be hashed next: blocks in their order, and where those end.
+        self._queue: deque[tuple[memoryview, int]] = deque()
+        self._turn = 0
         self.done = self._had = sum(part.upto)
         self._began = clock()
         self.drag_after = DRAG_AFTER
 
     # The pool's side ----------------------------------------------------------------
 
-    def take(self) -> int | None:
-        """The next piece to fetch; None if there is none for now."""
+    def take(self, share: int = 1) -> range | None:
+        """The next pieces to ask for at once; None if there are none for now.
+
+        Of what is left, one of *share* takes half its share at most: the end of the
+        file is not left to one while the others look on.
+        """
         with self._changed:
             if self.error or not self._todo or self._clock() < self.not_before:
                 return None
             self._working += 1
-            return self._todo.popleft()
+            most = min(self._run, len(self._todo) // (2 * share))
+            if share > 1:
+                most = min(most, AHEAD // share)
+            first = last = self._todo.popleft()
+            while last - first + 1 < most and self._todo[0] == last + 1:
+                if self.part.upto[last + 1]:
+                    break  # some of it is here
+                last = self._todo.popleft()
+            return range(first, last + 1)
 
     def fetch(
-        self, piece: int, reader: Reader, block: memoryview, budget: Budget
+        self, pieces: range, reader: Reader, came: Callable[[int], float]
     ) -> None:
-        """Bring *piece* from the origin to the disk, from where it was left."""
+        """Bring *pieces* from the origin to the disk, from where they were left.
+
+        *came* hears of each block, and says how long to wait before the next.
+        """
         try:
-            self._fetch(piece, reader, block, budget)
+            self._fetch(pieces, reader, came)
         except Again as error:
-            self._again(piece, error)
+            self._again(pieces, error)
         except OSError as error:
             self.fail(disk_fault(error, self.part.path))
         except Exception as error:  # noqa: BLE001 -- raised by `wait`, in its owner's thread
@@ -88,31 +127,40 @@ class Transfer:
                 self._changed.notify_all()
 
     def _fetch(
-        self, piece: int, reader: Reader, block: memoryview, budget: Budget
+        self, pieces: range, reader: Reader, came: Callable[[int], float]
     ) -> None:
-        start = piece * self.part.begun.piece
-        at, end = start + self.part.upto[piece], start + self.part.length(piece)
-        first, begun = at, self._clock()
-        with reader.range(self.origin, at, end) as opened:
-            digest = hashlib.sha256() if opened.sha256 else None
-            while at < end:
-                count, fault = _fill(block[: min(len(block), end - at)], opened)
-                self._stop_if_unwanted()
-                self.part.put(at, block[:count])
-                at += count
-                if digest is None:
-                    self._arrived(piece, at - start)
-                else:
-                    digest.update(block[:count])
-                if fault is not None:
-                    raise fault
-                self._pause.wait(budget.take(count))
-                self._stop_if_dragging(at - first, self._clock() - begun)
-        if digest is not None:
-            # Only now does it count: the hash of the whole runs right behind.
-            if digest.hexdigest() != opened.sha256:
-                raise Again("the range does not have the digest that came with it")
-            self._arrived(piece, at - start)
+        start, end = self.part.span(pieces)
+        at, begun = start, self._clock()
+        block = self._blocks.take()
+        try:
+            with reader.range(self.origin, start, end) as opened:
+                digest = hashlib.sha256() if opened.sha256 else None
+                while at < end:
+                    count, fault = _fill(block[: min(len(block), end - at)], opened)
+                    self._stop_if_unwanted()
+                    self.part.put(at, block[:count])
+                    if digest is None:
+                        block = self._arrived(at, block, count)
+                    else:
+                        digest.update(block[:count])
+                    at += count
+                    if fault is not None:
+                        raise fault
+                    self._pause.wait(came(count))
+                    self._stop_if_dragging(at - start, self._clock() - begun)
+        finally:
+            self._blocks.give(block)
+        if digest is None:
+            rate = (at - start) / max(self._clock() - begun, 1e-3)
+            self._run = max(1, int(rate * RUN / self.part.begun.piece))
+            return
+        # Where every range has a digest, each is one piece: a wrong one costs no more.
+        self._run = 1
+        if digest.hexdigest() != opened.sha256:
+            raise Again("the range does not have the digest that came with it")
+        # Only now does it count: the hash of the whole runs right behind.
+        with self._changed:
+            self._reached(start, at)
 
     def _stop_if_unwanted(self) -> None:
         if self._cancelled():
@@ -132,18 +180,33 @@ class Transfer:
         if count / seconds < mean / DRAG:
             raise Again("far slower than the other connections")
 
-    def _arrived(self, piece: int, upto: int) -> None:
-        before = self.part.upto[piece]
-        self.part.reached(piece, upto)
+    def _arrived(self, at: int, block: memoryview, count: int) -> memoryview:
+        """*block* is on the disk from *at* on. The block to go on with."""
         with self._changed:
-            self.done += upto - before
-            self._failures = 0
-            self._changed.notify_all()
+            if count and at == self._frontier() <= self._turn + NEAR:
+                self._changed.wait_for(lambda: self._is_turn(at), TURN)
+            spare = self._blocks.take(0.0) if self._turn == at else None
+            self._reached(at, at + count)
+            if spare is None or self.error:
+                return block
+            self._queue.append((block, count))
+            self._turn += count
+            return spare
 
-    def _again(self, piece: int, error: Again) -> None:
+    def _is_turn(self, at: int) -> bool:
+        return bool(self.error) or (self._turn == at and len(self._queue) < QUEUE)
+
+    def _reached(self, start: int, end: int) -> None:
+        self.part.reached(start, end)
+        self.done += end - start
+        self._failures = 0
+        self._changed.notify_all()
+
+    def _again(self, pieces: range, error: Again) -> None:
         with self._changed:
-            self._todo.appendleft(piece)
-            self.broke.add(piece)
+            left = [n for n in pieces if self.part.upto[n] < self.part.length(n)]
+            self._todo.extendleft(reversed(left))
+            self.broke.update(left[:1])
             self._failures += 1
             if self._failures >= PATIENCE or is_too_long(error):
                 self.error = self.error or error
@@ -165,18 +228,24 @@ class Transfer:
         Raises what any of the threads raised, once none of them works here any more.
         """
         digest, hashed, syncing = hashlib.sha256(), 0, None
-        block = memoryview(bytearray(BLOCK))
-        size = self.part.begun.size
+        own = memoryview(bytearray(BLOCK))
         try:
-            while hashed < size:
-                frontier = self._frontier_past(hashed, progress)
-                while hashed < frontier:
-                    view = block[: min(BLOCK, frontier - hashed)]
-                    count = self.part.read(hashed, view)
-                    digest.update(view[:count])
-                    hashed += count
+            while hashed < self.part.begun.size:
+                block, count = self._next(hashed, progress)
+                began = self._clock()
+                if block is None:
+                    count = self.part.read(hashed, own[:count])
+                    digest.update(own[:count])
+                else:
+                    digest.update(block[:count])
+                    self._blocks.give(block)
+                hashed += count
+                self._hashing(count, self._clock() - began)
                 progress(self.done)
                 syncing = self._sync_behind(syncing)
+        except Exception as error:
+            self.fail(error)
+            raise
         finally:
             self._settle()
             if syncing is not None:
@@ -202,22 +271,20 @@ class Transfer:
         except OSError as error:
             self.fail(disk_fault(error, self.part.path))
 
-    def _frontier_past(self, hashed: int, progress: Callable[[int], None]) -> int:
-        """Wait for a block more than *hashed* in one run from the start."""
-        begun = self.part.begun
-        enough = min(hashed + BLOCK, begun.size)
+    def _next(
+        self, hashed: int, progress: Callable[[int], None]
+    ) -> tuple[memoryview | None, int]:
+        """What to hash after the first *hashed* bytes: a block, or so many to read."""
+        enough = min(hashed + BLOCK, self.part.begun.size)
         while True:
             with self._changed:
-                while self._front < len(self.part.upto) and self.part.upto[
-                    self._front
-                ] == self.part.length(self._front):
-                    self._front += 1
-                frontier = self._front * begun.piece
-                if self._front < len(self.part.upto):
-                    frontier += self.part.upto[self._front]
-                frontier = min(frontier, begun.size)
-                if frontier >= enough:
-                    return frontier
+                if self._queue:
+                    self._changed.notify_all()
+                    return self._queue.popleft()
+                if self._frontier() >= enough:
+                    self._turn = enough
+                    self._changed.notify_all()
+                    return None, enough - hashed
                 if not self.error:
                     self._changed.wait(0.25)
             if self.error:
@@ -226,8 +293,19 @@ class Transfer:
                 self.fail(Cancelled())
             progress(self.done)
 
+    def _frontier(self) -> int:
+        """So much is here in one run from the start."""
+        upto = self.part.upto
+        while self._front < len(upto) - 1 and upto[self._front] == self.part.length(
+            self._front
+        ):
+            self._front += 1
+        return self._front * self.part.begun.piece + upto[self._front]
+
     def _settle(self) -> None:
         with self._changed:
+            while self._queue:
+                self._blocks.give(self._queue.pop()[0])
             while self._working:
                 self._changed.wait()
 

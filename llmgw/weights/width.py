@@ -1,13 +1,24 @@
 """How many connections at once: as many as pay, up to what is allowed.
 
 A far server gives each connection little, and sixteen fetch sixteen times as much. A
-near one gives all there is to two, and more of them only take turns. Pure: the
+near one gives all there is to one or two, and more of them only take turns. Pure: the
 caller brings bytes and time.
 """
+
+from msgspec import Struct
 
 WINDOW = 0.3
 PAYS = 1.1
 HOLD = 5.0
+LONGEST_HOLD = 60.0
+
+
+class Seen(Struct, frozen=True, kw_only=True):
+    """Bytes that came, bytes that were hashed, and the seconds that hashing took."""
+
+    came: int = 0
+    hashed: int = 0
+    busy: float = 0.0
 
 
 class Width:
@@ -15,31 +26,50 @@ class Width:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self.now = min(2, limit)
-        self._before = self.now
+        self.now = 1
+        self._before = 1
         self._rate = 0.0
-        self._seen: tuple[int, float] | None = None
+        self._last: tuple[Seen, float] | None = None
+        self._hold = HOLD
         self._hold_until = 0.0
 
-    def saw(self, total: int, at: float) -> None:
-        """*total* bytes had come by the time *at*, in seconds."""
-        if (
-            self._seen is None
-            or total < self._seen[0]
-            or at - self._seen[1] > 4 * WINDOW
-        ):
+    def saw(self, seen: Seen, at: float) -> None:
+        """So much had happened by the time *at*, in seconds."""
+        if self._last is None or at - self._last[1] > 4 * WINDOW:
             # The first look, or there was nothing to do for a while: no rate in that.
-            self._seen = (total, at)
+            self._last = (seen, at)
             return
-        if at - self._seen[1] < WINDOW:
+        seconds = at - self._last[1]
+        if seconds < WINDOW:
             return
-        rate = (total - self._seen[0]) / (at - self._seen[1])
-        self._seen = (total, at)
-        is_trial = self.now != self._before
-        if is_trial and rate < self._rate * PAYS:
-            self.now = self._before
-            self._hold_until = at + HOLD
-        elif at >= self._hold_until:
+        rate = _brought(self._last[0], seen, seconds) / seconds
+        self._last = (seen, at)
+        if self.now != self._before:
+            self._judge(rate, at)
+        else:
+            self._rate = rate
+        if at >= self._hold_until:
             self._before = self.now
             self.now = min(self._limit, self.now * 2)
-        self._rate = max(rate, self._rate) if self.now == self._before else rate
+
+    def _judge(self, rate: float, at: float) -> None:
+        """Whether the last doubling brought more."""
+        if rate >= self._rate * PAYS:
+            self._rate, self._hold = rate, HOLD
+            return
+        self.now = self._before
+        self._hold_until = at + self._hold
+        # Each trial costs a little, and what did not pay rarely does a moment later.
+        self._hold = min(2 * self._hold, LONGEST_HOLD)
+
+
+def _brought(before: Seen, now: Seen, seconds: float) -> int:
+    """What the window brought: where the hash has much to do, only what it did too.
+
+    On a link faster than this machine, more connections bring more bytes that then
+    wait for the hash, and take from it the core that it needs.
+    """
+    came = now.came - before.came
+    if now.busy - before.busy < seconds / 2:
+        return came
+    return min(came, now.hashed - before.hashed)

@@ -9,16 +9,20 @@ from llmgw.weights.budget import Budget, Quiet
 from llmgw.weights.faults import Again
 from llmgw.weights.proxies import proxy_for
 from llmgw.weights.waiting import patiently, wait_after
-from llmgw.weights.width import Width
+from llmgw.weights.width import Seen, Width
 
 
-def settled(rate: Callable[[int], float], limit: int = 16) -> int:
+def settled(
+    rate: Callable[[int], float], limit: int = 16, hash_rate: float = 1e12
+) -> int:
     """The connections a link of this *rate* (bytes a second by connections) gets."""
-    width, total, at = Width(limit), 0.0, 0.0
+    width, came, hashed, busy, at = Width(limit), 0.0, 0.0, 0.0, 0.0
     for _ in range(40):
-        total += rate(width.now) * 0.3
+        came += rate(width.now) * 0.31
+        more = min(came - hashed, hash_rate * 0.31)
+        hashed, busy = hashed + more, busy + more / hash_rate
         at += 0.31
-        width.saw(int(total), at)
+        width.saw(Seen(came=int(came), hashed=int(hashed), busy=busy), at)
     return width.now
 
 
@@ -28,8 +32,12 @@ def test_a_far_server_gets_all_the_connections_there_may_be() -> None:
 
 
 def test_a_near_server_gets_few() -> None:
-    assert settled(lambda connections: 1e9) <= 4
+    assert settled(lambda connections: 1e9) <= 2
     assert settled(lambda connections: 1e9 / connections) <= 2
+
+
+def test_more_than_the_hash_can_take_does_not_pay() -> None:
+    assert settled(lambda connections: connections * 1e9, hash_rate=1.2e9) <= 2
 
 
 def test_a_budget_asks_for_the_time_the_bytes_should_have_taken() -> None:

@@ -38,7 +38,7 @@ async def test_a_file_comes_in_ranges_and_lies_whole(
 
     assert path.read_bytes() == content
     assert path.stat().st_mode & 0o777 == 0o644
-    assert len({r.start for r in server.asked("/a/model.gguf")}) >= 3
+    assert len({r.start for r in server.asked("/a/model.gguf")}) >= 2
     assert seen[-1] == Progress(what="fetching", done=len(content), total=len(content))
     assert server.sent() <= len(content) + 1
 
@@ -280,7 +280,5 @@ async def test_the_one_who_asks_sleeps_while_it_comes(
         await group.start(weights.run)
         began, busy = anyio.current_time(), time.thread_time()
         await weights.ensure(server.url("/model"), None, ignore)
-        busy, took = time.thread_time() - busy, anyio.current_time() - began
+        assert time.thread_time() - busy < (anyio.current_time() - began) / 4
         group.cancel_scope.cancel()
-
-    assert busy < took / 4

@@ -1,0 +1,149 @@
+"""What is asked for in one go, and which blocks the hash takes as they come."""
+
+import hashlib
+import threading
+import time
+from pathlib import Path
+
+from llmgw.weights.blocks import BLOCK, Blocks
+from llmgw.weights.http import PUBLIC, Client
+from llmgw.weights.journal import Begun
+from llmgw.weights.origin import Reader, Server
+from llmgw.weights.part import Part
+from llmgw.weights.transfer import AHEAD, Transfer
+from tests.fakes.weights_server import WeightsServer
+from tests.weights.conftest import MIB, noise
+
+PIECE = MIB
+
+
+class Told(Part):
+    """A part that counts what is read back from it."""
+
+    read_back = 0
+
+    def read(self, at: int, view: memoryview) -> int:
+        self.read_back += len(view)
+        return super().read(at, view)
+
+
+def begun(server: WeightsServer, tmp_path: Path, size: int) -> tuple[Transfer, Told]:
+    content = noise(size)
+    server.put("/model", content)
+    origin = Server(server.url("/model"), PUBLIC)
+    client = Client()
+    validator = origin.probe(client).validator
+    client.close()
+    what = Begun(size=size, piece=PIECE, validator=validator, sha256=None, boot="b")
+    part = Told(tmp_path / "part", what)
+    transfer = Transfer(
+        origin,
+        part,
+        blocks=Blocks(8),
+        hashing=lambda _count, _seconds: None,
+        cancelled=lambda: False,
+    )
+    return transfer, part
+
+
+def free(_: int) -> float:
+    return 0.0
+
+
+def test_a_fast_link_is_asked_for_more_at_once(
+    tmp_path: Path, server: WeightsServer
+) -> None:
+    """The round trip before each range is not paid for every piece."""
+    transfer, part = begun(server, tmp_path, 40 * PIECE)
+    reader = Reader()
+    first = transfer.take()
+    assert first is not None
+    assert first == range(1)
+
+    transfer.fetch(first, reader, free)
+    alone = transfer.take()
+    beside = transfer.take(4)
+    reader.client.close()
+    part.close()
+
+    assert alone is not None
+    assert beside is not None
+    assert alone[0] == 1
+    assert 1 < len(alone) <= 20  # half of what is left: not all of it to one
+    assert beside[0] == alone[-1] + 1
+    assert 1 <= len(beside) <= AHEAD // 4
+
+
+def test_a_slow_link_is_asked_piece_by_piece(
+    tmp_path: Path, server: WeightsServer
+) -> None:
+    transfer, part = begun(server, tmp_path, 40 * PIECE)
+    now = iter(range(0, 10**6, 20))
+    slow = Transfer(
+        transfer.origin,
+        part,
+        blocks=Blocks(8),
+        hashing=lambda _count, _seconds: None,
+        cancelled=lambda: False,
+        clock=lambda: float(next(now)),
+    )
+    slow.drag_after = 1e9
+    reader = Reader()
+    first = slow.take()
+    assert first is not None
+
+    slow.fetch(first, reader, free)
+    reader.client.close()
+    part.close()
+
+    assert slow.take() == range(1, 2)
+
+
+def test_what_comes_in_its_turn_is_not_read_back(
+    tmp_path: Path, server: WeightsServer
+) -> None:
+    transfer, part = begun(server, tmp_path, 6 * PIECE)
+    found: list[str] = []
+    owner = threading.Thread(
+        target=lambda: found.append(transfer.wait(lambda _done: None))
+    )
+    owner.start()
+    reader = Reader()
+    while (pieces := transfer.take()) is not None:
+        transfer.fetch(pieces, reader, free)
+    owner.join(20)
+    reader.client.close()
+    part.close()
+
+    assert found == [hashlib.sha256(server.files["/model"].content).hexdigest()]
+    assert part.read_back <= 2 * PIECE
+
+
+def test_what_came_before_its_turn_is_read_back(
+    tmp_path: Path, server: WeightsServer
+) -> None:
+    transfer, part = begun(server, tmp_path, 2 * PIECE + 5)
+    reader = Reader()
+    taken = [transfer.take() for _ in range(3)]
+    for pieces in reversed(taken):
+        assert pieces is not None
+        transfer.fetch(pieces, reader, free)
+
+    found = transfer.wait(lambda _done: None)
+    reader.client.close()
+    part.close()
+
+    assert found == hashlib.sha256(server.files["/model"].content).hexdigest()
+    assert part.read_back >= PIECE
+
+
+def test_blocks_are_lent_and_there_are_no_more() -> None:
+    blocks = Blocks(1)
+    block = blocks.take()
+    began = time.monotonic()
+
+    assert len(block) == BLOCK
+    assert blocks.take(0.05) is None
+    assert time.monotonic() - began >= 0.05
+    blocks.give(block)
+    assert blocks.take(0.0) is block
