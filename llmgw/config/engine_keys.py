@@ -99,7 +99,8 @@ class Supervisor(Section, frozen=True, kw_only=True):
         Literal["auto", "process", "systemd"],
         key(
             "Who holds the processes: the agent, or systemd with a unit for each "
-            "engine. auto: systemd where its template unit is installed."
+            "engine. auto: the agent, where its own unit delegates a cgroup tree; "
+            "else systemd, where its template unit is installed; else the agent."
         ),
     ] = "auto"
     stop_grace: Annotated[Duration, key("Time between TERM and KILL.", low=0)] = 30.0
