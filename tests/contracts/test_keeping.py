@@ -17,7 +17,7 @@ import pytest
 from anyio.to_thread import run_sync
 
 from llmgw.errors import EngineError
-from llmgw.supervisor import exec, files, procfs, systemd
+from llmgw.supervisor import exec, files, procfs, reaper, systemd
 from llmgw.supervisor.backend import Backend, Engine
 from llmgw.supervisor.launch import Launch
 from llmgw.supervisor.ledger import Entry, Identity, Ledger
@@ -99,6 +99,7 @@ async def bench(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> AsyncGenerator[Bench]:
     if request.param == "process":
+        reaper.become_subreaper()  # as the supervisor does: what is left is below us
         made = await run_sync(Bench, _processes, tmp_path)
     elif await run_sync(systemd.is_there):
         made = await run_sync(Bench, Units, GUEST_STATE)
