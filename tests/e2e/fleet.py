@@ -98,7 +98,7 @@ class Fleet:
         self.socket = folder / "agent.sock"
         self.want()
         self._programs: list[Program] = []
-        self._engines: set[int] = set()
+        self.engines: set[int] = set()
 
     # What is started -------------------------------------------------------------
 
@@ -114,15 +114,15 @@ class Fleet:
             self.folder / f"{name}.role",
         ]
         arguments += ["--desired-file", self.folder / "desired.json"]
-        return self._start(f"{name}.log", [*arguments, *options])
+        return self.start(f"{name}.log", [*arguments, *options])
 
     def agent(self, file: str = "agent.toml") -> Program:
-        return self._start(
+        return self.start(
             "agent.log",
             ["agent", "--config", self.folder / file, "--socket", self.socket],
         )
 
-    def _start(self, log: str, arguments: Sequence[str | Path]) -> Program:
+    def start(self, log: str, arguments: Sequence[str | Path]) -> Program:
         program = Program(self.folder / log, arguments)
         self._programs.append(program)
         return program
@@ -168,7 +168,7 @@ class Fleet:
 
     def kill_engine(self, pid: int) -> None:
         """As a power cut would."""
-        assert pid in self._engines, "only what was seen as an engine of this fleet"
+        assert pid in self.engines, "only what was seen as an engine of this fleet"
         os.killpg(pid, signal.SIGKILL)
         until(lambda: not alive(pid), "the engine is gone")
 
@@ -182,7 +182,7 @@ class Fleet:
             return None
         for one in status["replicas"]:
             if one.get("pid"):
-                self._engines.add(one["pid"])
+                self.engines.add(one["pid"])
         return status
 
     def replica(self, state: str, name: str = "a") -> dict[str, Any]:
@@ -216,7 +216,7 @@ class Fleet:
     def end(self) -> None:
         for program in self._programs:
             program.kill()
-        for pid in self._engines:
+        for pid in self.engines:
             with suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
 
