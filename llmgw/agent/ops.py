@@ -30,6 +30,7 @@ class Ops:
             "status": once(self._status),
             "plan": once(self._plan),
             "survey": once(self._survey),
+            "builds_changed": once(self._builds_changed),
             "drain": once(self._drain),
             "undrain": once(self._undrain),
             "stop": once(self._stop),
@@ -74,6 +75,10 @@ class Ops:
 
     async def _survey(self, _request: Request) -> Any:
         return msgspec.to_builtins(self._agent.view.facts())
+
+    async def _builds_changed(self, _request: Request) -> bool:
+        self._agent.inventory.refresh("builds")
+        return True
 
     async def _drain(self, request: Request) -> bool:
         stop_after = request.get("stop_after")

@@ -94,7 +94,8 @@ class Agent:
             group.start_soon(self._reconcile)
             group.start_soon(self._follow, self.supervisor.changed)
             group.start_soon(self._follow, self.inventory.changed)
-            group.start_soon(self._follow, self.provision.changed)
+            group.start_soon(self._follow, self.provision.changed, "builds")
+            group.start_soon(self._follow, self.weights.fetched, "models")
             group.start_soon(self._keep_link)
             self._systemd.ready()
             log.info("agent ready node_id=%s", self.resolved.config.node_id)
@@ -207,10 +208,12 @@ class Agent:
         self._news.set(self._news.value + 1)
         self.view.touch()
 
-    async def _follow(self, news: Latest[int]) -> None:
+    async def _follow(self, news: Latest[int], *facts: str) -> None:
+        """*facts*: what has to be looked at again after such news."""
         seen = news.number
         while True:
             seen, _ = await news.newer_than(seen)
+            self.inventory.refresh(*facts)
             for replica, text in self.view.news():
                 self.link.events.add("replica", text, replica=replica)
             self.touch()

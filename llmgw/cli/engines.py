@@ -13,6 +13,7 @@ from llmgw.config import keys, load
 from llmgw.engines.install import Wish, install, roll_back
 from llmgw.engines.installed import survey
 from llmgw.engines.place import Build
+from llmgw.errors import LlmgwError
 
 EXAMPLES = """\
 examples:
@@ -71,6 +72,10 @@ def _add_builds(verbs: Any) -> None:
     )
     back.add_argument("name", metavar="NAME")
     back.set_defaults(run=_roll_back)
+    for parser in (adding, back):
+        parser.add_argument(
+            "--socket", type=Path, default=default_path(), help="the agent's socket"
+        )
     for parser in (listing, adding, back):
         parser.add_argument("--config", type=Path, help="the node's file")
         parser.add_argument(
@@ -121,14 +126,24 @@ def _install(arguments: argparse.Namespace) -> int:
         binary=arguments.binary,
     )
     build = anyio.run(partial(install, wish, _where(arguments)[0]))
+    _tell_agent(arguments)
     print(f"{build.name}: {build.engine} {build.version or ''} {build.binary}")
     return 0
 
 
 def _roll_back(arguments: argparse.Namespace) -> int:
     build = roll_back(_where(arguments)[0], arguments.name)
+    _tell_agent(arguments)
     print(f"{build.name}: {build.engine} {build.version or ''} {build.binary}")
     return 0
+
+
+def _tell_agent(arguments: argparse.Namespace) -> None:
+    """The agent, if one runs, would notice by itself at its next survey."""
+    try:
+        ask_once(arguments.socket, "builds_changed")
+    except LlmgwError:
+        pass  # none runs here, or one that is not ours to ask
 
 
 def _stop(arguments: argparse.Namespace) -> int:

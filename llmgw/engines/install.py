@@ -4,7 +4,8 @@
     engines_dir/NAME                a link to it; replaced as a whole
     engines_dir/.previous/NAME      the link before that, for rolling back
 
-A running engine keeps the folder it was started from, whatever the name now means.
+A running engine keeps the folder it was started from, whatever the name now means. Two
+are kept for each name, the present one and the one before; older ones go (sweep.py).
 """
 
 import hashlib
@@ -22,6 +23,7 @@ import msgspec
 
 from llmgw.engines.installed import MANIFEST, PROGRAMS, Manifest, read
 from llmgw.engines.place import Build
+from llmgw.engines.sweep import PREVIOUS, STORE, alone, sweep
 from llmgw.engines.unpack import CHUNK, Cap, remove, unpack
 from llmgw.errors import EngineError, Unreachable
 
@@ -148,17 +150,17 @@ def _present(wish: Wish, engines_dir: Path) -> Build | None:
 
 
 def _builds(engines_dir: Path) -> Path:
-    return (engines_dir / ".builds").resolve()
+    return (engines_dir / STORE).resolve()
 
 
 def _store(wish: Wish, engines_dir: Path) -> Path:
-    return engines_dir / ".builds" / wish.sha256.lower()
+    return engines_dir / STORE / wish.sha256.lower()
 
 
 def _make_aside(engines_dir: Path) -> Path:
     """A folder of this process alone, on the same disk. Sweeps those of the dead."""
     try:
-        (engines_dir / ".builds").mkdir(parents=True, exist_ok=True)
+        (engines_dir / STORE).mkdir(parents=True, exist_ok=True)
         for old in engines_dir.glob(".tmp-*-*"):
             pid = old.name.split("-")[1]
             if not Path("/proc", pid).exists():
@@ -192,9 +194,11 @@ def _publish(wish: Wish, archive: Path, engines_dir: Path, cap: Cap) -> Build:
         # On the disk before it has its name: after a power cut, a name without
         # contents would be taken for the whole build.
         os.sync()
-        if not store.exists():
-            fresh.rename(store)
-        point(engines_dir, wish.name, store / home.relative_to(fresh))
+        with alone(engines_dir):
+            if not store.exists():
+                fresh.rename(store)
+            point(engines_dir, wish.name, store / home.relative_to(fresh))
+            sweep(engines_dir)
         return read(engines_dir / wish.name)
     except OSError as error:
         raise EngineError(
@@ -257,19 +261,26 @@ def point(engines_dir: Path, name: str, to: Path) -> None:
     before = link.readlink() if link.is_symlink() else None
     _replace(link, Path(os.path.relpath(to, engines_dir)))
     if before is not None:
-        previous = engines_dir / ".previous" / name
+        previous = engines_dir / PREVIOUS / name
         previous.parent.mkdir(exist_ok=True)
         _replace(previous, before)
 
 
 def roll_back(engines_dir: Path, name: str) -> Build:
     """Let *name* mean the build before this one; once more, and it is back again."""
-    previous = engines_dir / ".previous" / name
+    previous = engines_dir / PREVIOUS / name
     if not previous.is_symlink():
         raise EngineError(
             f"there is no build before this one of {name}", where=str(engines_dir)
         )
-    point(engines_dir, name, engines_dir / previous.readlink())
+    if not (engines_dir / previous.readlink()).exists():
+        raise EngineError(
+            f"the build before this one of {name} is gone",
+            where=str(previous),
+            fix=f"llmgw engines install URL --sha256 SUM --name {name}",
+        )
+    with alone(engines_dir):
+        point(engines_dir, name, engines_dir / previous.readlink())
     return read(engines_dir / name)
 
 

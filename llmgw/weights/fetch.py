@@ -92,6 +92,8 @@ class Weights:
         self._asked = anyio.Event()
         self._cache = cache
         self._held: Latest[tuple[str, ...] | None] = Latest(None)
+        # Counts what has come, for whoever keeps a list of what is here.
+        self.fetched: Latest[int] = Latest(0)
 
     @property
     def fetching(self) -> dict[str, Progress | None]:
@@ -235,6 +237,7 @@ class Weights:
                 return
             case Done(path=path):
                 wish.path = Path(path)
+                self.fetched.set(self.fetched.value + 1)
             case Failed():
                 wish.error = WeightsError(
                     message.what,

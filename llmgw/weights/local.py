@@ -171,12 +171,14 @@ def _listed(folder: str) -> Listing:
             # Fetches that are under way, the hub's locks, git: all begin with a dot.
             if name[0] == ".":
                 continue
-            if name.endswith(_WEIGHTS) or name in _BESIDE:
-                _note(folder, name, files)
-            elif entry.is_dir(follow_symlinks=False) or (
+            # A folder first: one that was fetched from an address is called as the
+            # last part of that is, and so `q.gguf` as often as not.
+            if entry.is_dir(follow_symlinks=False) or (
                 entry.is_symlink() and entry.is_dir()
             ):
                 folders.append(name)
+            elif name.endswith(_WEIGHTS) or name in _BESIDE:
+                _note(folder, name, files)
     return Listing(sorted(folders), dict(sorted(files.items())))
 
 

@@ -12,6 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+import httpx
+
 from llmgw.agent.door import ask
 from llmgw.errors import LlmgwError
 
@@ -138,6 +140,16 @@ class Fleet:
         new = self.folder / "desired.json.new"
         new.write_text(json.dumps({node_id: replicas}))
         new.replace(self.folder / "desired.json")
+
+    def put(self, port: int, want: dict[str, Any], node_id: str = "n1") -> None:
+        """As an operator does; for a node that no desired file names."""
+        token = (self.folder / "token").read_text().strip()
+        with httpx.Client(trust_env=False) as client:
+            client.put(
+                f"http://127.0.0.1:{port}/v1/admin/nodes/{node_id}/replicas",
+                json=want,
+                headers={"Authorization": f"Bearer {token}"},
+            ).raise_for_status()
 
     def write(self, *servers: str, extra: str = "") -> Path:
         """The agent's file."""

@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import shutil
 import ssl
+import subprocess
 from collections.abc import Generator
 from contextlib import contextmanager
 from functools import partial
@@ -97,6 +99,48 @@ async def test_several_stand_side_by_side_and_one_rolls_back(tmp_path: Path) -> 
     assert await back("b1") == new
     with pytest.raises(EngineError, match="no build before this one of other"):
         await back("other")
+
+
+async def test_two_of_a_name_are_kept_and_what_runs(tmp_path: Path) -> None:
+    """A disk does not fill with builds, and nothing is taken from under an engine."""
+    engines_dir = tmp_path / "engines"
+    loops = Item("b/bin/llama-server", b"#!/bin/sh\nwhile :; do sleep 1; done\n", 0o755)
+    content: dict[int, Path] = {}
+
+    async def add(number: int, name: str = "b1") -> Path:
+        archive = tar(tmp_path / "a.tgz", loops, manifest(version=str(number)))
+        build = await install(wish(archive, name=name), engines_dir)
+        content[number] = Path(build.binary)
+        return content[number]
+
+    engine = subprocess.Popen([await add(0)])
+    try:
+        await add(1, "other")
+        for number in (2, 3, 4):
+            await add(number)
+        assert [number for number in content if content[number].exists()] == [
+            *(0, 1, 3, 4)
+        ]
+    finally:
+        engine.kill()
+        engine.wait()
+    assert (await anyio.to_thread.run_sync(roll_back, engines_dir, "b1")).version == "3"
+    await add(5)
+
+    assert [number for number in content if content[number].exists()] == [1, 3, 5]
+
+
+async def test_a_build_before_that_is_gone_is_said(tmp_path: Path) -> None:
+    engines_dir = tmp_path / "engines"
+    for version in ("1", "2"):
+        archive = tar(tmp_path / "a.tgz", SERVER, manifest(version=version))
+        await install(wish(archive), engines_dir)
+    before = engines_dir / (engines_dir / ".previous/b1").readlink()
+    shutil.rmtree(before.parent if before.name == "b" else before)
+
+    with pytest.raises(EngineError, match="the build before this one of b1 is gone"):
+        await anyio.to_thread.run_sync(roll_back, engines_dir, "b1")
+    assert await names(engines_dir) == ["b1"]
 
 
 async def test_what_is_there_is_not_fetched_again(tmp_path: Path) -> None:

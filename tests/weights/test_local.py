@@ -43,6 +43,16 @@ def test_loops_links_and_spellings_count_once(tmp_path: Path) -> None:
     assert found.troubles == []
 
 
+def test_a_folder_that_is_called_as_a_file_is_a_folder(tmp_path: Path) -> None:
+    """What is fetched from an address lies in a folder named for the end of it."""
+    (tmp_path / "http/host/q.gguf").mkdir(parents=True)
+    model(tmp_path / "http/host/q.gguf/q.gguf")
+
+    found = survey([str(tmp_path)])
+
+    assert paths(tmp_path, found.value) == ["http/host/q.gguf/q.gguf"]
+
+
 def test_shards_count_when_all_are_there(tmp_path: Path) -> None:
     for number in (1, 2, 3):
         model(tmp_path / f"big-0000{number}-of-00003.gguf")
