@@ -1,9 +1,12 @@
 """The node's own file decides what a control plane may ask of its engines."""
 
+from pathlib import Path
+
 import pytest
 
 from llmgw import engines
 from llmgw.config import keys
+from llmgw.engines.installed import choose, survey
 from llmgw.errors import EngineError
 from llmgw.wire import Replica
 from tests.engines.places import replica
@@ -67,6 +70,59 @@ def test_what_the_agent_decides_cannot_be_asked_for(args: tuple[str, ...]) -> No
 
     error = refusal(replica(), args=args)
     assert error.where == "engines.llamacpp.args"
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("-m", "/etc/shadow"),
+        ("-m/etc/shadow",),
+        ("--model=/etc/shadow",),
+        ("--MODEL", "/etc/shadow"),
+        ("--mode", "/etc/shadow"),
+        ("--log-file", "../../etc/cron.d/x"),
+        ("--log_file=../x",),
+        ("-hf", "evil/model"),
+        ("--temp", "1", "--lora", "../x.gguf"),
+        ("--rpc=10.0.0.9:1",),
+        ("--api-key", "x"),
+        ("--", "--host", "0.0.0.0"),
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("pattern", ["--temp", "--seed", "--flash-*"])
+def test_no_spelling_gets_around_the_list(args: tuple[str, ...], pattern: str) -> None:
+    allowed = ("--temp", pattern)
+    error = refusal(replica(args=args), allow_args=allowed)
+
+    assert error.where == "args"
+    assert "not allowed" in error.what or "decided by the agent" in error.what
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "PYTHONPATH", "PYTHONSTARTUP"),
+        *("PYTHONHOME", "PATH", "BASH_ENV", "ENV", "GCONV_PATH"),
+    ],
+)
+@pytest.mark.parametrize("pattern", ["*", "L*", "P*", "?*", "[A-Z]*"])
+def test_no_pattern_reaches_what_loads_code(name: str, pattern: str) -> None:
+    error = refusal(replica(env={name: "../x"}), allow_env=(pattern,))
+
+    assert error.where == "env"
+    assert name in error.what
+
+
+@pytest.mark.parametrize("build", ["../x", "/tmp/x", "b1/../../x", ".builds/x"])
+def test_a_build_is_a_name_and_no_path(build: str) -> None:
+    """A control plane names what was surveyed; a path is no such name."""
+    settings = keys.Engines(command=keys.Command(enabled=True, path="/opt/x"))
+    found = survey(Path("/nowhere"), settings, search_path="").builds
+    wanted = replica(engine="command", build=build)
+
+    with pytest.raises(EngineError, match="there is no build"):
+        choose(found, wanted)
 
 
 @pytest.mark.parametrize("name", ["-1", "-0.5", "-"])

@@ -23,6 +23,7 @@ from llmgw.supervisor.order import Order
 from llmgw.supervisor.supervisor import Supervisor
 from llmgw.wire import (
     Group,
+    Lora,
     Model,
     Progress,
     Replica,
@@ -31,6 +32,7 @@ from llmgw.wire import (
     Wanted,
     digest,
 )
+from tests.models import tiny_lora
 
 HOST = "127.0.0.1"
 
@@ -50,7 +52,7 @@ class Node:
         )
         self.supervisor = Supervisor(settings, state_dir)
         self.build = build
-        self.model = model
+        self.weights = {"tiny": str(model)}
         self.launches: dict[str, Launch] = {}
 
     def want(self, replica: Replica) -> None:
@@ -79,7 +81,7 @@ class Node:
             build=self.build,
             ports=dict(ports),
             host=HOST,
-            weights={"tiny": str(self.model)},
+            weights=self.weights,
             threads=1,
             interface="lo",
         )
@@ -215,6 +217,41 @@ async def test_an_embedding_model_embeds(
         [one] = (await ask(port, "/embeddings", content="hello")).json()
 
         assert {len(vector) for vector in one["embedding"]} == {64}
+
+
+async def test_an_adapter_changes_what_is_said_as_far_as_its_scale(
+    llama: Build, tiny: Path, tmp_path: Path
+) -> None:
+    tiny_lora.write(tmp_path / "a.gguf")
+    said: list[str] = []
+    for scale in (None, 0.0, 1.0):
+        lora = () if scale is None else (Lora(source="lora", scale=scale),)
+        async with node(tmp_path, llama, tiny) as here:
+            here.weights["lora"] = str(tmp_path / "a.gguf")
+            here.want(replica(lora=lora))
+            port = (await here.ready("tiny-0"))["tiny-0"].ports["api"]
+            body = {"prompt": "hello", "max_tokens": 8, "temperature": 0}
+            answer = (await ask(port, "/v1/completions", **body)).json()
+            said.append(answer["choices"][0]["text"])
+
+    without, none_of_it, all_of_it = said
+    assert none_of_it == without
+    assert all_of_it != without
+
+
+async def test_a_projector_that_is_none_is_said_by_the_engine(
+    llama: Build, tiny: Path, tmp_path: Path
+) -> None:
+    """No tiny projector is to be had; that it is read shows by what is refused."""
+    (tmp_path / "eyes.gguf").write_bytes(b"GGUF")
+    async with node(tmp_path, llama, tiny) as here:
+        here.weights["eyes"] = str(tmp_path / "eyes.gguf")
+        here.want(replica(mmproj=Model(name="eyes", source="eyes")))
+        status = (await here.until(lambda now: now["tiny-0"].state == "backoff"))[
+            "tiny-0"
+        ]
+
+    assert "eyes.gguf" in str(status.reason)
 
 
 async def test_a_group_serves_together_and_restarts_together(
