@@ -6,9 +6,14 @@ choice (`--threads -1`), and with as many as there are CPUs. The settings take t
 so that a busy minute of the machine falls on all of them. On a machine that others
 keep busy too, more threads are given more of the CPUs and look faster for it: there,
 the tokens of each CPU second are what can be compared.
+
+With --contended the second replica reads one long prompt after another instead, as it
+does for an operator whose users paste documents, and what counts is what the first one
+still answers meanwhile, and how many prompt tokens the second reads.
 """
 
 import argparse
+import http.client
 import json
 import os
 import re
@@ -40,6 +45,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=5.0, help="each is watched")
+    parser.add_argument(
+        "--contended", action="store_true", help="one reads prompts meanwhile"
+    )
     arguments = parser.parse_args()
     try:
         build, model = pinned.llama(), pinned.smollm()
@@ -54,11 +62,19 @@ def main() -> None:
     load = os.getloadavg()[0]
     speeds: dict[str, list[float]] = {name: [] for name in settings}
     yields: dict[str, list[float]] = {name: [] for name in settings}
+    prompts: dict[str, list[float]] = {name: [] for name in settings}
     for _ in range(arguments.rounds):
         for name, threads in settings.items():
-            seen = together(build, model, threads, arguments.seconds)
+            seen = together(
+                build,
+                model,
+                threads,
+                arguments.seconds,
+                second=read if arguments.contended else answer,
+            )
             speeds[name].append(seen.tokens / seen.seconds)
-            yields[name].append(seen.tokens / seen.cpu_seconds)
+            yields[name].append((seen.tokens + seen.prompts) / seen.cpu_seconds)
+            prompts[name].append(seen.prompts / seen.seconds)
     found = {
         "cpus": len(cpus.allowed),
         "load_before": round(load, 1),
@@ -67,6 +83,8 @@ def main() -> None:
         "tokens_per_s": summary(speeds),
         "tokens_per_cpu_s": summary(yields),
     }
+    if arguments.contended:
+        found["prompt_tokens_per_s"] = summary(prompts)
     sys.stdout.write(json.dumps(found, indent=2) + "\n")
 
 
@@ -74,6 +92,7 @@ class Seen(NamedTuple):
     """What all replicas did together."""
 
     tokens: float
+    prompts: float
     seconds: float
     cpu_seconds: float
 
@@ -89,13 +108,20 @@ def summary(found: dict[str, list[float]]) -> dict[str, Any]:
         "agent_over": {
             name: round(medians["agent"] / one, 2)
             for name, one in medians.items()
-            if name != "agent"
+            if name != "agent" and one
         },
     }
 
 
-def together(build: Build, model: Path, threads: int, seconds: float) -> Seen:
-    """A window in which all replicas answer, from its beginning to its end."""
+def together(
+    build: Build,
+    model: Path,
+    threads: int,
+    seconds: float,
+    *,
+    second: Callable[[int], None],
+) -> Seen:
+    """A window in which all replicas work, from its beginning to its end."""
     with ExitStack() as running:
         servers = [
             running.enter_context(serving(build, model, threads))
@@ -103,19 +129,30 @@ def together(build: Build, model: Path, threads: int, seconds: float) -> Seen:
         ]
         pids, ports = zip(*servers, strict=True)
         with ThreadPoolExecutor(REPLICAS) as pool:
-            answers = [pool.submit(answer, port) for port in ports]
+            works = (answer, second)
+            answers = [
+                pool.submit(work, port) for work, port in zip(works, ports, strict=True)
+            ]
+            answering = ports if second is answer else ports[:1]
             # Pages and caches are warm, and nobody is still reading its prompt.
-            until(lambda: all(decoded(port) >= WARM for port in ports))
-            before = Seen(
-                sum(map(decoded, ports)), time.perf_counter(), sum(map(spent, pids))
-            )
+            until(lambda: all(decoded(port) >= WARM for port in answering))
+            before = looked(pids, ports, answering)
             pause(seconds)
             assert not any(one.done() for one in answers), "the window was too long"
-            after = Seen(
-                sum(map(decoded, ports)), time.perf_counter(), sum(map(spent, pids))
-            )
+            after = looked(pids, ports, answering)
             running.close()
             return Seen(*(b - a for a, b in zip(before, after, strict=True)))
+
+
+def looked(
+    pids: tuple[int, ...], ports: tuple[int, ...], answering: tuple[int, ...]
+) -> Seen:
+    return Seen(
+        sum(map(decoded, answering)),
+        sum(counted(port, "prompt_tokens_total") for port in ports),
+        time.perf_counter(),
+        sum(map(spent, pids)),
+    )
 
 
 def spent(pid: int) -> float:
@@ -126,8 +163,12 @@ def spent(pid: int) -> float:
 
 def decoded(port: int) -> float:
     """Tokens answered so far: one sequence runs, so one a step."""
+    return counted(port, "n_decode_total")
+
+
+def counted(port: int, name: str) -> float:
     text = get(port, "/metrics")
-    [line] = re.findall(r"^llamacpp:n_decode_total (\S+)$", text, re.MULTILINE)
+    [line] = re.findall(rf"^llamacpp:{name} (\S+)$", text, re.MULTILINE)
     return float(line)
 
 
@@ -189,9 +230,26 @@ def get(port: int, path: str) -> str:
         return reply.read().decode()
 
 
+def read(port: int) -> None:
+    """Prompts of a hundred tokens, none like the one before, until it is ended."""
+    number = 0
+    while True:
+        number += 1
+        prompt = f"{number} " + f"the story of number {number} and its kin. " * 10
+        if not post(port, {"prompt": prompt, "max_tokens": 1}):
+            return
+
+
 def answer(port: int) -> None:
     """An answer that ends with the server, and not before."""
-    body = {"prompt": "Once upon a time", "max_tokens": 7000, "ignore_eos": True}
+    post(
+        port,
+        {"prompt": "Once upon a time", "max_tokens": 7000, "ignore_eos": True},
+    )
+
+
+def post(port: int, body: dict[str, Any]) -> bool:
+    """False once the server was ended under it, as it is meant to be."""
     request = urllib.request.Request(
         f"http://{HOST}:{port}/v1/completions",
         data=json.dumps(body).encode(),
@@ -199,8 +257,9 @@ def answer(port: int) -> None:
     )
     try:
         urllib.request.urlopen(request, timeout=300).close()
-    except OSError:
-        pass  # the server was ended under it, as it is meant to be
+    except (OSError, http.client.HTTPException):
+        return False
+    return True
 
 
 if __name__ == "__main__":
