@@ -1,7 +1,7 @@
 """The engine builds of this node, each asked who it is, once for each change of it.
 
-Listing them and asking them is done in children: engines_dir may be a dead filer, and
-a program may never return.
+A program may never return, so each is asked in a child. So are they listed, where the
+machine has a mount that may be dead.
 """
 
 import math
@@ -13,9 +13,9 @@ from typing import Any, cast
 import msgspec
 
 from llmgw.config.keys import Config, Engines
-from llmgw.discovery import version
+from llmgw.discovery import disk, version
 from llmgw.discovery.child import Child, Hung
-from llmgw.discovery.found import Found, Trouble, known
+from llmgw.discovery.found import Found, Trouble, clean, known
 from llmgw.engines import installed
 
 # A cold vLLM needs longer for its version than any other probe may take.
@@ -25,7 +25,7 @@ LATE = 600.0
 
 
 def listed(engines_dir: str, engines: dict[str, Any]) -> Found:
-    """In a child: what there is, each with a stamp that is another if it changes."""
+    """What there is, each with a stamp that is another if it changes."""
     settings = msgspec.convert(engines, Engines)
     seen = installed.survey(Path(engines_dir), settings)
     value = [_entry(msgspec.to_builtins(build)) for build in seen.builds]
@@ -46,19 +46,24 @@ def _entry(build: dict[str, Any]) -> dict[str, Any]:
 class Builds:
     """Blocks: ask in a thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, root: Path = Path("/")) -> None:
+        self._root = root
         self._lists = Child("llmgw.agent.builds", "listed")
         self._asks: dict[str, Child] = {}
 
     def survey(self, config: Config, kept: dict[str, Any]) -> Found:
         """*kept*: what each program said of itself, by its path and stamp."""
         limit = config.discovery.probe_timeout
-        found = self._lists.ask(
-            {
-                "engines_dir": config.engines_dir,
-                "engines": msgspec.to_builtins(config.engines),
-            },
-            limit,
+        ask: dict[str, Any] = {
+            "engines_dir": config.engines_dir,
+            "engines": msgspec.to_builtins(config.engines),
+        }
+        # The child costs more than all other probes together, for what it has to load.
+        is_safe = not disk.may_hang(self._root)
+        found = (
+            clean(listed(config.engines_dir, ask["engines"]))
+            if is_safe
+            else self._lists.ask(ask, limit)
         )
         if found.value is None:
             return found

@@ -44,7 +44,7 @@ class Probe(Struct, frozen=True):
 def probes(config: Callable[[], Config], root: Path = ROOT) -> dict[str, Probe]:
     """By the name of the fact, as the wire has it."""
     gpus = Child("llmgw.discovery.gpu", "survey")
-    programs = builds.Builds()
+    programs = builds.Builds(root)
     disks = Child("llmgw.discovery.disk", "survey", is_bare=True)
     models = Child("llmgw.weights.local", "survey", is_bare=True, memory=SCAN_MEMORY)
     asks: dict[str, Callable[[Any], Found]] = {

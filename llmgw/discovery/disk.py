@@ -16,6 +16,15 @@ NETWORK = frozenset((
 # fmt: on
 
 
+def may_hang(root: Path = Path("/")) -> bool:
+    """Whether any mount of this machine is one that can be dead. Asks none of them."""
+    kinds = [m[1] for m in _mounts(text(root / "proc/self/mountinfo") or "")]
+    return any(
+        kind in NETWORK or kind in ("autofs", "fuse") or kind.startswith("fuse.")
+        for kind in kinds
+    )
+
+
 def survey(folders: dict[str, list[str]], root: str = "/") -> Found:
     """*folders*: by what they are for (`model_dirs`, `state_dir`). One entry for each
     folder; those that are on one file system say the same `mount`.

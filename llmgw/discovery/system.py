@@ -51,7 +51,9 @@ def _container(root: Path) -> str | None:
     if said:
         return said
     cgroups = text(root / "proc/self/cgroup") or ""
-    if "kubepods" in cgroups:
+    # With cgroup v2 a pod sees itself as the top; what it is given to ask with stays.
+    given = root / "run/secrets/kubernetes.io"
+    if "kubepods" in cgroups or given.exists():
         return "kubernetes"
     release = text(root / "proc/sys/kernel/osrelease") or ""
     return "wsl" if "microsoft" in release.lower() else None

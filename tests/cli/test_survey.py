@@ -9,6 +9,11 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+import anyio
+import anyio.to_thread
+
+from tests.fakes.control_plane import ControlPlane
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -92,6 +97,35 @@ def test_the_doctor_says_each_thing_on_a_line(tmp_path: Path) -> None:
     faults = [one["check"] for one in said["findings"] if one["verdict"] == "fault"]
     assert faults == ["leader"]
     assert path.stat().st_size > 0
+
+
+async def test_the_doctor_is_content_where_all_is_well(tmp_path: Path) -> None:
+    async with anyio.create_task_group() as group:
+        plane = ControlPlane()
+        await group.start(plane.run)
+        file = await anyio.to_thread.run_sync(written, tmp_path, plane.url)
+        answer = await anyio.to_thread.run_sync(llmgw, "doctor", file)
+
+        checks = [line.partition(":")[0] for line in answer.stdout.splitlines()]
+        assert answer.returncode == 0, answer.stdout
+        assert len(checks) > 15
+        for check in EVERY:
+            assert any(check in one for one in checks), check
+        group.cancel_scope.cancel()
+
+
+EVERY = (
+    "configuration", "certificates", "control plane", "leader", "clock", "address",
+    "proxies", "GPUs and driver", "adapters", "directories and space", "engines",
+    "device nodes", "memlock", "state_dir", "weights_cache", "ports", "unit",
+    "reached from the control plane",
+)  # fmt: skip
+
+
+def written(folder: Path, url: str) -> str:
+    file = Path(config(folder, weights_cache=f"{folder}/weights"))
+    file.write_text(file.read_text().replace("127.0.0.1:1", url))
+    return str(file)
 
 
 SECRET = "s3cret-that-is-nobodys-business"

@@ -21,6 +21,7 @@ from llmgw.discovery import (
 from llmgw.discovery.found import numbers, ranges
 from tests import captures
 from tests.captures import unpack
+from tests.discovery import trees
 
 GIB = 1 << 30
 
@@ -130,6 +131,27 @@ def test_bonds_and_vlans_name_what_they_are_made_of(tmp_path: Path) -> None:
     assert found["ens6f0"]["master"] == "bond0"
     assert (found["ens6f0"]["driver"], found["ens6f0"]["numa"]) == ("mlx5_core", 0)
     assert found["lo"]["kind"] == "loopback"
+
+
+def test_a_bridge_and_its_ports_name_each_other(tmp_path: Path) -> None:
+    top = "sys/class/net"
+    trees.write(
+        tmp_path,
+        {
+            f"{top}/br0/ifindex": "2",
+            f"{top}/br0/bridge/stp_state": "0",
+            f"{top}/br0/brif/eth0/port_no": "0x1",
+            f"{top}/br0/lower_eth0/ifindex": "3",
+            f"{top}/eth0/ifindex": "3",
+        },
+    )
+    (tmp_path / top / "eth0/master").symlink_to("../br0")
+
+    found = nics(tmp_path)
+
+    assert (found["br0"]["kind"], found["br0"]["members"]) == ("bridge", ["eth0"])
+    assert "parent" not in found["br0"]
+    assert found["eth0"]["master"] == "br0"
 
 
 def test_adapters_with_the_operators_fabrics(tmp_path: Path) -> None:

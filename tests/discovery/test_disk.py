@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from llmgw.discovery import disk
 from tests.discovery import trees
 
@@ -60,3 +62,24 @@ def test_a_link_is_followed_and_told(tmp_path: Path) -> None:
     (one,) = disk.survey({"model_dirs": [f"{tmp_path}/link"]}).value
 
     assert one["real"] == f"{tmp_path}/real"
+
+
+@pytest.mark.parametrize(
+    ("kind", "may"),
+    [
+        ("nfs4", True),
+        ("lustre", True),
+        ("fuse.sshfs", True),
+        ("fuse", True),
+        ("autofs", True),
+        ("ext4", False),
+        ("fusectl", False),
+    ],
+)
+def test_what_may_hang_is_known_without_a_look_at_it(
+    tmp_path: Path, kind: str, may: bool
+) -> None:
+    table = f"22 1 254:0 / / rw - ext4 /dev/vda1 rw\n30 22 0:40 / /x rw - {kind} x rw"
+    trees.write(tmp_path, {"proc/self/mountinfo": table})
+
+    assert disk.may_hang(tmp_path) is may

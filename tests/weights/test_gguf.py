@@ -149,6 +149,23 @@ def test_no_length_is_believed(kind: str) -> None:
     assert most < 1024 * 1024
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "kind"),
+    [
+        (b"general.type", b"adapter", "lora"),
+        (b"general.type", b"mmproj", "projector"),
+        (b"general.architecture", b"clip", "projector"),
+        (b"general.architecture", b"llama", "model"),
+    ],
+)
+def test_what_is_no_model_of_its_own_says_so(
+    key: bytes, value: bytes, kind: str
+) -> None:
+    data = header(pair(key, 8, struct.pack("<Q", len(value)) + value))
+
+    assert gguf.parse(data, len(data))["kind"] == kind
+
+
 def test_a_setting_of_the_wrong_type_is_unknown() -> None:
     data = header(
         pair(b"general.architecture", 4, struct.pack("<I", 7)),
