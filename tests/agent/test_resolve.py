@@ -147,6 +147,42 @@ def test_a_secret_is_not_shown_in_where_it_is_from(tmp_path: Path) -> None:
     assert "s3cret" not in str(found.origin) + str(found.warnings)
 
 
+def test_a_name_that_is_set_stays_when_the_host_is_named_anew(tmp_path: Path) -> None:
+    """T42: and one that is not set follows the host, which is the second worker."""
+    text = 'server = "cp2.example"\n'
+    (tmp_path / "set.toml").write_text(text + 'node_id = "n1"\n')
+    (tmp_path / "unset.toml").write_text(text)
+    before, after = (FakeMachine(ENVS["std"], name) for name in ("old", "new"))
+
+    def named(file: str, here: FakeMachine) -> tuple[str | None, str | None]:
+        config = read(tmp_path / file, here, without_files=True).config
+        return config.node_id, config.hostname
+
+    assert named("set.toml", before) == ("n1", "old")
+    assert named("set.toml", after) == ("n1", "new")
+    assert named("unset.toml", after) == ("new", "new")
+
+
+def test_a_host_named_anew_is_held_against_its_certificate(tmp_path: Path) -> None:
+    """T42: both names are said, and how the node stays what it was."""
+    pki.init(tmp_path)
+    made = pki.issue(tmp_path, "old")
+    path = tmp_path / "agent.toml"
+    path.write_text(
+        'server = "https://cp2.example"\n'
+        f'[tls]\ncert_file = "{made.cert_file}"\nkey_file = "{made.key_file}"\n'
+        f'ca_file = "{made.ca_file}"\n'
+    )
+
+    read(path, FakeMachine(ENVS["std"], "old"))
+    (fault,) = refused(path, FakeMachine(ENVS["std"], "new"), without_files=False)
+
+    assert fault.key == "node_id"
+    assert 'is "new"' in fault.what
+    assert 'is for "old"' in fault.what
+    assert 'set node_id = "old"' in fault.fix
+
+
 def test_a_read_only_directory_is_not_what_weights_land_in(tmp_path: Path) -> None:
     """T80."""
     path = tmp_path / "agent.toml"

@@ -5,7 +5,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from llmgw.wire import Bye
+from llmgw.wire import AgentInfo, Bye
 from tests.control.asking import refusal, register
 from tests.control.conftest import Serving
 
@@ -74,6 +74,19 @@ async def test_the_same_agent_replaces_its_session(serving: Serving) -> None:
     assert bye == Bye(reason="replaced")
     assert refusal(answer) == (404, "unknown_session")
     assert fine.status_code == 200
+
+
+async def test_an_upgrade_or_another_host_name_is_the_same_node(
+    serving: Serving,
+) -> None:
+    """T42: one node, known by its newest name and version."""
+    async with serving() as plane:
+        await plane.register(hostname="old", agent=AgentInfo(version="1"))
+        await plane.register(hostname="new", agent=AgentInfo(version="2"))
+        (node,) = (await plane.admin("GET", "nodes")).json()["nodes"]
+
+    assert (node["node_id"], node["state"]) == ("n1", "live")
+    assert (node["hostname"], node["agent"]) == ("new", "2")
 
 
 async def test_a_silent_node_loses_its_session(serving: Serving) -> None:

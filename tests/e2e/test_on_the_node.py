@@ -60,6 +60,31 @@ def test_a_drain_ends_at_its_limit(fleet: Fleet, port: int) -> None:
     assert not alive(pid)
 
 
+def test_a_leader_that_is_gone_and_back_finds_the_engine_as_it_was(
+    fleet: Fleet,
+) -> None:
+    """T3, T16: `disconnected` is shown; a new session, and nothing was restarted."""
+    port = free_port()
+    leader = fleet.control("cp1", port, "leader 1")
+    file_of(fleet, port)
+    fleet.want(replica())
+    fleet.agent()
+    engine = fleet.replica("ready")
+    before = fleet.connected(port)
+
+    leader.kill()
+    until(
+        lambda: (fleet.status() or {"link": {}})["link"].get("state") == "disconnected",
+        "disconnected is shown",
+    )
+    fleet.control("cp1", port, "leader 2")
+    after = fleet.connected(port)
+    again = fleet.replica("ready")
+
+    assert after["session"] != before["session"]
+    assert (again["pid"], again.get("restarts", 0)) == (engine["pid"], 0)
+
+
 def test_a_person_stops_a_replica_and_it_stays_stopped_until_wanted_otherwise(
     fleet: Fleet, port: int
 ) -> None:
