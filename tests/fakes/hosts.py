@@ -73,6 +73,18 @@ class Host:
 
         return _in_thread(make)
 
+    def datagrams(self, address: str, port: int) -> socket.socket:
+        """One for datagrams in there, likewise."""
+
+        def make() -> socket.socket:
+            self.enter()
+            sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            sock.bind((address, port))
+            sock.setblocking(False)
+            return sock
+
+        return _in_thread(make)
+
     def enter(self) -> None:
         """The calling thread, and all it starts, are in there from now on."""
         if _libc.setns(self._fd, _CLONE_NEWNET) != 0:

@@ -13,6 +13,7 @@ from llmgw.agent.resolve import read
 from llmgw.config.address import Complaint, parse
 from llmgw.discovery.node import Here, interface_of, toward
 from llmgw.errors import ConfigError
+from tests.fakes import names
 from tests.oracle import vectors
 
 
@@ -83,32 +84,9 @@ def _serve_names(table: dict[str, list[str]]) -> None:
     def run() -> None:
         while True:
             question, client = server.recvfrom(4096)
-            server.sendto(_dns(question, table), client)
+            server.sendto(names.answer(question, table), client)
 
     threading.Thread(target=run, daemon=True).start()
-
-
-def _dns(question: bytes, table: dict[str, list[str]]) -> bytes:
-    at, labels = 12, list[str]()
-    while question[at]:
-        labels.append(question[at + 1 : at + 1 + question[at]].decode())
-        at += 1 + question[at]
-    kind = int.from_bytes(question[at + 1 : at + 3], "big")
-    name = ".".join(labels).lower()
-    wanted, family = ("A", socket.AF_INET) if kind == 1 else ("AAAA", socket.AF_INET6)
-    answers = b""
-    count = 0
-    for record in table.get(name, ()):
-        said, address = record.split()
-        if said == wanted:
-            data = socket.inet_pton(family, address)
-            answers += b"\xc0\x0c" + kind.to_bytes(2, "big") + b"\0\1\0\0\0\0"
-            answers += len(data).to_bytes(2, "big") + data
-            count += 1
-    code = 0 if name in table else 3
-    flags = (0x8180 | code).to_bytes(2, "big")
-    head = question[:2] + flags + b"\0\1" + count.to_bytes(2, "big") + b"\0\0\0\0"
-    return head + question[12 : at + 5] + answers
 
 
 if __name__ == "__main__":
