@@ -2,6 +2,7 @@
 
 import logging
 import socket
+from functools import partial
 from typing import TypeVar
 
 import anyio
@@ -9,7 +10,7 @@ import msgspec
 from aiohttp import ClientConnectionResetError, web
 
 from llmgw.control.plane import Plane, caller, encoded
-from llmgw.control.refusals import refusal, refused
+from llmgw.control.refusals import refusal, refused, too_many
 from llmgw.control.sessions import Session
 from llmgw.control.settings import joined
 from llmgw.wire import (
@@ -39,6 +40,7 @@ KNOCK = 3.0
 class NodeApi:
     def __init__(self, plane: Plane) -> None:
         self._plane = plane
+        self._registering = 0
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -56,6 +58,22 @@ class NodeApi:
     async def register(self, request: web.Request) -> web.Response:
         plane = self._plane
         plane.require_lead()
+        limit = plane.settings.register_limit_s
+        if self._registering >= plane.settings.register_most:
+            raise too_many("as many nodes register as can be at a time", limit / 5)
+        self._registering += 1
+        try:
+            with anyio.fail_after(limit):
+                return await self._register(request)
+        except TimeoutError as error:
+            # The agent has given up, and goes elsewhere.
+            what = f"the registration took longer than {limit:g} s"
+            raise refused("busy", what, retry_after_s=limit / 5) from error
+        finally:
+            self._registering -= 1
+
+    async def _register(self, request: web.Request) -> web.Response:
+        plane = self._plane
         register = await body(request, Register)
         if PROTOCOL not in register.protocol:
             spoken = ", ".join(map(str, register.protocol)) or "none"
@@ -76,14 +94,15 @@ class NodeApi:
         session = plane.sessions.open(register, owner)
         if isinstance(session, Refusal):
             raise refusal(session)
+        is_open = False
         try:
             await plane.store.opened(register, plane.epoch)
             plane.require_lead()
-        except web.HTTPError:
+            is_open = True
+        finally:
             # If the lead was lost meanwhile, it has ended with all the others.
-            if not session.is_over:
+            if not is_open and not session.is_over:
                 plane.sessions.leave(session, "not accepted", "left_running")
-            raise
         settings = plane.settings
         return encoded(
             Registered(
@@ -100,6 +119,7 @@ class NodeApi:
         response = web.StreamResponse()
         response.content_type = "application/x-ndjson"
         await response.prepare(request)
+        session.is_heard = partial(_is_there, request)
         try:
             await self._stream(session, response)
         except (ClientConnectionResetError, ConnectionResetError):
@@ -201,6 +221,10 @@ class NodeApi:
 
     def _session_of(self, request: web.Request) -> Session:
         return self._plane.session(request.query.get("session", ""), caller(request))
+
+
+def _is_there(request: web.Request) -> bool:
+    return request.transport is not None and not request.transport.is_closing()
 
 
 async def body(request: web.Request, kind: type[T]) -> T:

@@ -33,7 +33,18 @@ _CODES: dict[str, type[web.HTTPError]] = {
 
 def refused(code: str, detail: str, **more: Any) -> web.HTTPError:
     """The refusal with *code*, to be raised; *more*: fields of the document."""
-    kind = _CODES[code]
+    return _refused(_CODES[code], code, detail, **more)
+
+
+def too_many(detail: str, retry_after_s: float) -> web.HTTPError:
+    """Also `busy`, but for the number of those who ask: one at a time is welcome."""
+    kind = web.HTTPTooManyRequests
+    return _refused(kind, "busy", detail, retry_after_s=retry_after_s)
+
+
+def _refused(
+    kind: type[web.HTTPError], code: str, detail: str, **more: Any
+) -> web.HTTPError:
     body = {"code": code, "detail": detail, "status": kind.status_code, **more}
     text = msgspec.json.encode(body).decode()
     error = kind(text=text)

@@ -57,6 +57,8 @@ class Session:
         self.changed = Latest(0)
         self.is_over = False
         self.bye: Bye | None = None
+        # Whether the agent still has its stream open; taken for granted before it had.
+        self.is_heard: Callable[[], bool] = lambda: True
         self._asks: deque[Ask] = deque(maxlen=QUESTIONS)
 
     @property
@@ -275,6 +277,10 @@ def _clash(old: Session, node: Node | None, register: Register) -> str:
             f"{mine.hostname} at {mine.mgmt_addr}: give each its own node_id"
         )
     if not old.is_same_agent(register):
+        if mine.boot_id == register.boot_id != "" and not old.is_heard():
+            # Its state directory was lost with the agent that had the session: within
+            # one boot of one machine, and with its stream gone, there is no other.
+            return ""
         return (
             f"{register.node_id} has a live session from another state directory of "
             "this machine or of a copy of it: run one agent, or wait until the other "

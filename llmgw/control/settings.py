@@ -1,6 +1,7 @@
 """What the control plane is started with; `llmgw control --help` says each in words."""
 
 import ipaddress
+import re
 from pathlib import Path
 from typing import Literal
 
@@ -25,6 +26,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     """*url*: how agents are told to reach this one; *servers*: told to every agent.
 
     *leader_url*: what a standby that holds no election says of who leads.
+    *register_limit_s*: as long as an agent waits; *register_most*: at a time.
     """
 
     listen: str
@@ -35,6 +37,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     tls: Tls = Tls()
     epoch_floor: int = 0
     heartbeat_s: float = 5.0
+    register_limit_s: float = 5.0
+    register_most: int = 1000
     url: str | None = None
     leader_url: str | None = None
     servers: tuple[str, ...] = ()
@@ -64,6 +68,15 @@ def faults(settings: Settings) -> tuple[Fault, ...]:
         found.append(Fault(what="follow-file has no file", fix="add --role-file FILE"))
     if settings.role == "etcd" and not settings.etcd.endpoints:
         found.append(Fault(what="no etcd to elect on", fix="add --etcd URL,URL,URL"))
+    found += [
+        Fault(
+            what=f"{url!r} is not http://HOST:PORT or https://HOST:PORT",
+            key="--etcd",
+            fix=f"write http://{url.rpartition('://')[2] or 'HOST:2379'}",
+        )
+        for url in settings.etcd.endpoints
+        if not re.fullmatch(r"https?://[^/\s]+", url)
+    ]
     if not 1 <= settings.heartbeat_s <= 60:
         found.append(
             Fault(what="must lie between 1 and 60 seconds", key="--heartbeat-s")

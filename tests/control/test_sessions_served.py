@@ -62,6 +62,48 @@ async def test_a_copied_machine_is_found_by_its_boot(serving: Serving) -> None:
     assert refusal(answer) == (409, "node_in_use")
 
 
+async def test_a_lost_state_directory_is_let_in_once_its_agent_is_gone(
+    serving: Serving,
+) -> None:
+    """T41: on the same boot of the same machine, and not while the other is heard."""
+    async with serving(heartbeat_s=20.0) as plane:  # a lease that nothing waits for
+        session = (await plane.register()).session
+        anew = register(instance="i2")
+        async with plane.stream(session):
+            beside = await plane.post("/v1/register", anew)
+        with anyio.fail_after(10):
+            while (await plane.post("/v1/register", anew)).status_code != 200:
+                await anyio.sleep(0.02)
+        rebooted = register(instance="i3", boot_id="b2")
+        other = await plane.post("/v1/register", rebooted)
+
+    assert refusal(beside) == (409, "node_in_use")
+    assert refusal(other) == (409, "node_in_use")
+
+
+async def test_a_registration_that_does_not_come_to_an_end_is_given_up(
+    serving: Serving,
+) -> None:
+    """3.1: as the agent gave it up; and who comes while too many do is told when."""
+    async with serving(register_limit_s=0.5, register_most=1) as plane:
+        host, port = "127.0.0.1", int(plane.url.rpartition(":")[2])
+        head = "POST /v1/register HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{"
+        async with await anyio.connect_tcp(host, port) as slow:
+            await slow.send(head.encode())
+            while True:
+                answer = await plane.post("/v1/register", register())
+                if answer.status_code != 200:
+                    break
+            said = await slow.receive()
+        after = await plane.post("/v1/register", register())
+
+    assert refusal(answer) == (429, "busy")
+    assert answer.json()["retry_after_s"] > 0
+    assert said.startswith(b"HTTP/1.1 503 ")
+    assert b'"code":"busy"' in said
+    assert after.status_code == 200
+
+
 async def test_the_same_agent_replaces_its_session(serving: Serving) -> None:
     async with serving() as plane:
         old = (await plane.register()).session
