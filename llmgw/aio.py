@@ -80,21 +80,35 @@ async def first(
     so that what one finds out can still change who comes next.
     """
     results: list[T] = []
-    async with anyio.create_task_group() as group:
+    try:
+        async with anyio.create_task_group() as group:
 
-        async def run(contender: Callable[[], Awaitable[T]], lost: anyio.Event) -> None:
-            try:
-                results.append(await contender())
-            except losing:
-                lost.set()
-            else:
-                group.cancel_scope.cancel()
+            async def run(
+                contender: Callable[[], Awaitable[T]], lost: anyio.Event
+            ) -> None:
+                try:
+                    results.append(await contender())
+                except losing:
+                    lost.set()
+                else:
+                    group.cancel_scope.cancel()
 
-        for contender in contenders:
-            lost = anyio.Event()
-            group.start_soon(run, contender, lost)
-            with anyio.move_on_after(head_start):
-                await lost.wait()
-    for late in results[1:]:
-        await discard(late)
+            for contender in contenders:
+                lost = anyio.Event()
+                group.start_soon(run, contender, lost)
+                with anyio.move_on_after(head_start):
+                    await lost.wait()
+    except BaseException:
+        # Cancelled in the instant that one succeeded: nobody else knows of it.
+        await _discard_all(results, discard)
+        raise
+    await _discard_all(results[1:], discard)
     return results[0] if results else None
+
+
+async def _discard_all(
+    results: Iterable[T], discard: Callable[[T], Awaitable[None]]
+) -> None:
+    with anyio.CancelScope(shield=True):
+        for result in results:
+            await discard(result)

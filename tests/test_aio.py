@@ -126,3 +126,21 @@ async def test_a_second_winner_of_the_same_instant_is_discarded() -> None:
     )
 
     assert (won, discarded) == ("b", ["a"])
+
+
+async def test_what_the_first_had_when_all_was_cancelled_is_discarded() -> None:
+    """A connection made in the instant that the agent leaves is nobody's, and open."""
+    discarded: list[str] = []
+
+    async def discard(result: str) -> None:
+        discarded.append(result)
+
+    with anyio.CancelScope() as scope:
+
+        async def one() -> str:
+            scope.cancel()
+            return "connection"
+
+        await first([one], 1.0, losing=OSError, discard=discard)
+
+    assert discarded == ["connection"]
