@@ -1,12 +1,14 @@
 """Outages that last, and a machine that is busy: the link waits, and is there again."""
 
+import socket
 import threading
 from pathlib import Path
 
 import anyio
 import anyio.to_thread
+from anyio.abc import SocketAttribute
 
-from llmgw.session.dial import Resolver
+from llmgw.session.dial import Dialer, Resolver
 from tests.fakes.control_plane import ControlPlane
 from tests.fakes.linked import connected, link, running, until, wanted
 from tests.fakes.node import FakeNode
@@ -113,3 +115,29 @@ async def test_heartbeats_need_no_thread_that_a_slow_disk_could_hold(
                 let_go.set()
 
     assert len(one.heard("register")) == 1
+
+
+async def test_the_kernel_is_told_to_notice_a_peer_that_is_gone() -> None:
+    """3.11: what is sent and never acknowledged ends with the lease, not in hours."""
+    one = ControlPlane()
+    async with running(one):
+        dialer = Dialer(None, limit=3.0, user_timeout=15.0)
+        connection = await dialer.dial(one.url)
+        raw: socket.socket = connection._stream.extra(SocketAttribute.raw_socket)  # pyright: ignore[reportPrivateUsage]
+        tcp = socket.IPPROTO_TCP
+        told = {
+            "user_timeout": raw.getsockopt(tcp, socket.TCP_USER_TIMEOUT),
+            "keepalive": raw.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE),
+            "idle": raw.getsockopt(tcp, socket.TCP_KEEPIDLE),
+            "interval": raw.getsockopt(tcp, socket.TCP_KEEPINTVL),
+            "nodelay": raw.getsockopt(tcp, socket.TCP_NODELAY),
+        }
+        await connection.aclose()
+
+    assert told == {
+        "user_timeout": 15000,
+        "keepalive": 1,
+        "idle": 15,
+        "interval": 5,
+        "nodelay": 1,
+    }

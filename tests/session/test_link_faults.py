@@ -189,3 +189,28 @@ async def test_a_third_of_all_packets_lost_is_slow_and_nothing_else(
         beyond.heal()
         await one.hears("heartbeat", len(one.heard("heartbeat")) + 2)
         await mine.until(state="connected", wanted=1)
+
+
+@pytest.mark.parametrize(
+    "queue", ["netem delay 250ms 50ms", "tbf rate 96kbit burst 2kb latency 2s"]
+)
+async def test_a_line_that_is_slow_is_slow_and_nothing_else(
+    tmp_path: Path, wired: tuple[Host, Host], queue: str
+) -> None:
+    """Both servers answer after the head start: one session, and it stays."""
+    node, beyond = wired
+    one, two = (control_plane(beyond, f"10.77.0.{last}") for last in (1, 2))
+    try:
+        beyond.run("tc", *f"qdisc add dev mgmt0 root {queue}".split())
+    except AssertionError:
+        pytest.skip(f"needs a kernel with sch_{queue.split()[0]}: modprobe it")
+    async with (
+        running(one, two, limit=30),
+        node_on(node, tmp_path, one.url, two.url) as mine,
+    ):
+        status = await mine.until(state="connected")
+        held = one if status["server"] == one.url else two
+        await held.hears("heartbeat", 5)
+        await mine.until(wanted=1)
+
+    assert mine.last["sessions"] == 1
