@@ -5,6 +5,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from llmgw.control.sessions import Session, Sessions
 from llmgw.wire import AgentInfo, Bye
 from tests.control.asking import refusal, register
 from tests.control.conftest import Serving
@@ -74,11 +75,26 @@ async def test_a_lost_state_directory_is_let_in_once_its_agent_is_gone(
         with anyio.fail_after(10):
             while (await plane.post("/v1/register", anew)).status_code != 200:
                 await anyio.sleep(0.02)
-        rebooted = register(instance="i3", boot_id="b2")
-        other = await plane.post("/v1/register", rebooted)
 
     assert refusal(beside) == (409, "node_in_use")
-    assert refusal(other) == (409, "node_in_use")
+
+
+@pytest.mark.parametrize(
+    ("boot_id", "is_heard", "is_taken"),
+    [("b1", False, True), ("b1", True, False), ("b2", False, False)],
+)
+def test_a_lost_state_directory_is_only_ever_one_of_the_same_boot(
+    boot_id: str, is_heard: bool, is_taken: bool
+) -> None:
+    """T41: a copy of the machine has its id, and another boot."""
+    sessions = Sessions(15.0, lambda: 0.0)
+    first = sessions.open(register(), None)
+    assert isinstance(first, Session)
+    first.is_heard = lambda: is_heard
+
+    second = sessions.open(register(instance="i2", boot_id=boot_id), None)
+
+    assert isinstance(second, Session) == is_taken
 
 
 async def test_a_registration_that_does_not_come_to_an_end_is_given_up(
@@ -90,11 +106,12 @@ async def test_a_registration_that_does_not_come_to_an_end_is_given_up(
         head = "POST /v1/register HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{"
         async with await anyio.connect_tcp(host, port) as slow:
             await slow.send(head.encode())
-            while True:
-                answer = await plane.post("/v1/register", register())
-                if answer.status_code != 200:
-                    break
-            said = await slow.receive()
+            with anyio.fail_after(5):
+                while True:
+                    answer = await plane.post("/v1/register", register())
+                    if answer.status_code != 200:
+                        break
+                said = await slow.receive()
         after = await plane.post("/v1/register", register())
 
     assert refusal(answer) == (429, "busy")
