@@ -199,11 +199,11 @@ async def test_a_line_that_is_slow_is_slow_and_nothing_else(
 ) -> None:
     """Both servers answer after the head start: one session, and it stays."""
     node, beyond = wired
-    one, two = (control_plane(beyond, f"10.77.0.{last}") for last in (1, 2))
     try:
         beyond.run("tc", *f"qdisc add dev mgmt0 root {queue}".split())
     except AssertionError:
         pytest.skip(f"needs a kernel with sch_{queue.split()[0]}: modprobe it")
+    one, two = (control_plane(beyond, f"10.77.0.{last}") for last in (1, 2))
     async with (
         running(one, two, limit=30),
         node_on(node, tmp_path, one.url, two.url) as mine,
