@@ -2,7 +2,11 @@
 
     python -m tests.soak.engines [--events 1000] [--engines 12] [--seed N]
 
-As root it runs in a pid namespace of its own, where numbers can be made to come again.
+As root it runs in namespaces of its own, where numbers can be made to come again and
+the state lies on a small disk that can be filled. The clock jumps where libfaketime is
+installed; engines run out of memory where there is a memory controller, old or new.
+What a machine lacks is said and left out.
+
 What must hold: what runs is what is wanted, nothing was signalled that was not ours,
 no replica ran twice at once, nothing was left behind, no zombie, descriptors flat.
 """
@@ -22,6 +26,7 @@ from pathlib import Path
 
 from llmgw.supervisor import procfs
 from llmgw.supervisor.ledger import tagged
+from tests.soak.machine import Memory, Writes, faketime, signalled
 
 AGENT = """
 import json, os, sys, anyio
@@ -66,8 +71,18 @@ exec 9>> "$(dirname "$0")/lock-$1"
 flock -n 9 || echo "$1 $2" >> "$(dirname "$0")/twice"
 case $2 in *child) (setsid sleep 1000 < /dev/null &) ;; esac
 echo "$1 $2" >> "$(dirname "$0")/starts"
+case $2 in *hungry) exec "$PYTHON" -I -S "$(dirname "$0")/hungry" 1000 ;; esac
 exec sleep 1000
 """
+# Takes more than it is given as soon as it is told to.
+HUNGRY = """
+import signal
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+signal.sigwait({signal.SIGUSR1})
+held = [bytearray(b"x" * (1 << 20)) for _ in range(256)]
+signal.pause()
+"""
+SMALL_DISK = "size=1m"
 
 
 class Soak:
@@ -80,13 +95,22 @@ class Soak:
         self.revision = 0
         self.agent: subprocess.Popen[bytes] | None = None
         self.strangers: list[subprocess.Popen[bytes]] = []
+        self.memory = Memory()
+        self.has_own_disk = self._mount()
+        self.clock = faketime()
+        self.problems: list[str] = []
         self.happened: Counter[str] = Counter()
-        (folder / "engine").write_text(ENGINE)
+        (folder / "engine").write_text(ENGINE.replace("$PYTHON", sys.executable))
+        (folder / "hungry").write_text(HUNGRY)
+        (folder / "clock").write_text("+0")
         (folder / "twice").touch()
+        for _ in range(5):
+            self._stranger()
         for id in self.ids:
             self._wish(id)
         self._write()
         self.start()
+        self.check()  # from now on there is something to lose
         self.descriptors = self._descriptors()
 
     # What can happen ----------------------------------------------------------------
@@ -103,13 +127,18 @@ class Soak:
                 ("snapshot repeated", self._write),
                 ("stale snapshot, then the right one", self.stale),
                 ("agent paused", self.pause),
-                ("ledger full for a moment", self.full),
+                ("engine out of memory", self.starve),
+                ("agent killed as it writes", self.kill_writing),
+                ("a line cannot be written for a moment", self.block),
+                ("disk full for a moment", self.full),
+                ("disk full, and the agent killed", self.full_and_killed),
+                ("clock jumped", self.jump),
                 ("line destroyed while away", self.destroy),
                 ("number given to a stranger", self.reuse),
             ]
         )
-        event()
-        self.happened[name] += 1
+        if event() is None:
+            self.happened[name] += 1
         self.wait(self.dice.random() * 0.05)
         self.reap()
 
@@ -150,7 +179,88 @@ class Soak:
         self.kill_engine()
         self.agent.send_signal(signal.SIGCONT)
 
-    def full(self) -> None:
+    def starve(self) -> bool | None:
+        """A real one: it is given little memory and takes much."""
+        hungry = [
+            stat.pid
+            for stat in self.running()
+            if procfs.argv(stat.pid)[-2:] == (str(self.folder / "hungry"), "1000")
+        ]
+        if not hungry:
+            return False
+        pid = self.dice.choice(hungry)
+        if self.memory.path is None:
+            _kill(pid)
+            self.happened["and killed by us: no memory controller here"] += 1
+            return None
+        before = self.memory.killed()
+        try:
+            self.memory.take(pid)
+            os.kill(pid, signal.SIGUSR1)
+        except ProcessLookupError:
+            return False
+        end = time.monotonic() + 2
+        while self.memory.killed() == before and time.monotonic() < end:
+            self.wait(0.01)
+        self.happened["and the kernel killed it"] += self.memory.killed() > before
+        return None
+
+    def kill_writing(self) -> bool | None:
+        """At one of the moments at which its files change."""
+        assert self.agent
+        self._until_up()
+        runs = [self.state / "run" / id for id in self.ids]
+        writes = Writes([self.state / "ledger", *runs])
+        self.dice.choice((self.kill_engine, self.replace, self.toggle))()
+        hit = writes.wait(self.dice.randrange(1, 6), 1.0)
+        self.agent.kill()
+        self.agent.wait()
+        writes.close()
+        self.happened["and it was within a write"] += hit
+        self.start()
+
+    def full(self) -> bool | None:
+        if not self.has_own_disk:
+            return False
+        filler = self._filled()
+        self.dice.choice((self.kill_engine, self.replace))()
+        self.wait(self.dice.random() * 0.3)
+        filler.unlink()
+        return None
+
+    def full_and_killed(self) -> bool | None:
+        assert self.agent
+        if not self.has_own_disk:
+            return False
+        filler = self._filled()
+        self.kill_engine()
+        self.wait(self.dice.random() * 0.05)
+        self.agent.kill()
+        self.agent.wait()
+        self.start()
+        self.wait(self.dice.random() * 0.1)
+        filler.unlink()
+        return None
+
+    def _filled(self) -> Path:
+        filler = self.state / "filler"
+        with filler.open("wb", buffering=0) as file:
+            try:
+                while True:
+                    file.write(b"x" * 1024)
+            except OSError:
+                return filler
+
+    def jump(self) -> bool | None:
+        """The wall clock of the agent, by up to ten years, either way."""
+        if not self.clock:
+            return False
+        part = self.folder / "clock.part"
+        part.write_text(f"{self.dice.randrange(-300_000_000, 300_000_000):+d}")
+        part.rename(self.folder / "clock")
+        return None
+
+    def block(self) -> None:
         """A folder where the new line is to be written: no write gets through."""
         id = self.dice.choice(self.ids)
         block = self.state / "ledger" / f".{id}.json.part"
@@ -185,30 +295,39 @@ class Soak:
         self.wait(0.02)
         self.reap()
         Path("/proc/sys/kernel/ns_last_pid").write_text(str(victim - 1))
-        stranger = subprocess.Popen(["sleep", "100000"], start_new_session=True)
-        self.strangers.append(stranger)
-        self.happened["and it was the very same"] += stranger.pid == victim
+        self.happened["and it was given the very same"] += self._stranger() == victim
         self.start()
+
+    def _stranger(self) -> int:
+        """Blocks every signal, so that what it is sent can be seen to pend."""
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        stranger = subprocess.Popen(["sleep", "100000"], start_new_session=True)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        self.strangers.append(stranger)
+        return stranger.pid
 
     # What must hold -----------------------------------------------------------------
 
-    def faults(self) -> list[str]:
-        assert self.agent
-        found: list[str] = []
+    def check(self) -> None:
+        """What must hold at any time, once the agent has had time to put it right."""
         end = time.monotonic() + 60
         while (off := self._off()) and time.monotonic() < end:
             self.wait(0.1)
             self.reap()
         if off:
-            found.append(f"what runs is not what is wanted: {off}")
+            self.problems.append(f"what runs is not what is wanted: {off}")
         twice = (self.folder / "twice").read_text()
         if twice:
-            found.append(f"ran twice at once: {twice.split()}")
-        found += [
-            f"stranger {stranger.pid} got {stranger.returncode}"
-            for stranger in self.strangers
-            if stranger.poll() is not None
-        ]
+            self.problems.append(f"ran twice at once: {twice.split()}")
+        for stranger in list(self.strangers):
+            if got := signalled(stranger):
+                self.problems.append(f"stranger {stranger.pid}: {got}")
+                self.strangers.remove(stranger)
+
+    def faults(self) -> list[str]:
+        assert self.agent
+        self.check()
+        found = self.problems
         self.wait(5)
         self.reap()
         zombies = [s.pid for s in procfs.everyone() if self._is_our_zombie(s)]
@@ -241,12 +360,24 @@ class Soak:
 
     def start(self) -> None:
         (self.folder / "up").unlink(missing_ok=True)
+        clock = {
+            "LD_PRELOAD": self.clock,
+            "FAKETIME_TIMESTAMP_FILE": str(self.folder / "clock"),
+            "FAKETIME_NO_CACHE": "1",
+            # As with a real clock that is set: the one for durations goes on.
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        }
         self.agent = subprocess.Popen(
             [sys.executable, "-c", AGENT, str(self.folder)],
+            env={**os.environ, **(clock if self.clock else {})},
             stderr=(self.folder / "agent.log").open("ab"),
         )
         if self.dice.random() < 0.3:
             return  # the next event meets it while it starts
+        self._until_up()
+
+    def _until_up(self) -> None:
+        assert self.agent
         while not (self.folder / "up").exists():
             if self.agent.poll() is not None:
                 raise RuntimeError((self.folder / "agent.log").read_text()[-3000:])
@@ -278,10 +409,37 @@ class Soak:
         for stranger in self.strangers:
             stranger.kill()
             stranger.wait()
+        self.wait(0.5)
+        self.reap()
+        self.memory.remove()
+        if self.has_own_disk:
+            subprocess.run(["umount", "--lazy", str(self.state)], check=False)
+
+    def _mount(self) -> bool:
+        """The state on a disk of its own, where nobody else sees it."""
+        self.state.mkdir()
+        if os.getpid() != 1:
+            return False
+        mount = ["mount", "-t", "tmpfs", "-o", SMALL_DISK, "soak", str(self.state)]
+        return subprocess.run(mount, check=False).returncode == 0
+
+    def lacks(self) -> list[str]:
+        lacks = [
+            "clock jumps: install libfaketime (apt install faketime)"
+            if not self.clock
+            else "",
+            "out of memory: a kill stands for it, no memory controller is writable"
+            if self.memory.path is None
+            else "",
+            "full disks and numbers used again: run as root, with unshare"
+            if not self.has_own_disk
+            else "",
+        ]
+        return [lack for lack in lacks if lack]
 
     def _wish(self, id: str) -> None:
         self.revision += 1
-        kind = self.dice.choice(("plain", "child"))
+        kind = self.dice.choice(("plain", "child", "hungry"))
         self.wanted[id] = f"d{self.revision}-{kind}"
 
     def _write(self) -> None:
@@ -324,11 +482,14 @@ def main() -> int:
     say(f"seed {options.seed}, {options.events} events, {options.engines} engines")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         soak = Soak(Path(name), options.engines, random.Random(options.seed))
+        for lack in soak.lacks():
+            say(f"left out: {lack}")
         begun = time.monotonic()
         try:
             for number in range(options.events):
                 soak.step()
                 if number % 100 == 99:
+                    soak.check()
                     say(f"{number + 1} events, {time.monotonic() - begun:.0f} s")
             if not (soak.folder / "up").exists():
                 soak.wait(2)
