@@ -251,6 +251,7 @@ class ReplicaStatus(Message, frozen=True, kw_only=True):
     exit: Exit | None = None
     reason: str | None = None
     restarts: int = 0
+    memory_pressure: float | None = None
 
 
 class Problem(Message, frozen=True, kw_only=True):

@@ -126,6 +126,23 @@ class Supervisor(Section, frozen=True, kw_only=True):
             low=1,
         ),
     ] = 600.0
+    # Not the same as start_timeout: who gives a large model an hour to load does not
+    # want an engine that hangs to be left alone for as long.
+    stuck_after: Annotated[
+        Duration,
+        key(
+            "How long an engine that served may show no sign of work, with requests "
+            "running or no answer, before it is started again.",
+            low=1,
+        ),
+    ] = 600.0
+    probe_stuck: Annotated[
+        bool,
+        key(
+            "Ask an engine for one token before it is taken for stuck, and where it "
+            "has no counters that tell; it has stuck_after to give it."
+        ),
+    ] = False
     health_interval: Annotated[Duration, key("Time between checks.", low=0.1)] = 2.0
     health_timeout: Annotated[
         Duration, key("How long one health check may take.", low=0.1)

@@ -4,7 +4,7 @@ from llmgw.engines import group
 from llmgw.engines.gpus import visible
 from llmgw.engines.place import Place, authority
 from llmgw.errors import EngineError
-from llmgw.supervisor.launch import Health, Launch, Limits
+from llmgw.supervisor.launch import Health, Launch, Limits, Probe
 from llmgw.wire import Replica
 
 # What this module writes itself. llama-server takes the last of two, so that a second
@@ -73,6 +73,7 @@ def launch(replica: Replica, place: Place) -> Launch:
             # shows only here that it goes on.
             progress_metrics=("llamacpp:n_decode_total",),
             requests_metric="llamacpp:requests_processing",
+            probe=Probe(path="/completion", body='{"prompt":"a","n_predict":1}'),
         ),
         limits=_limits(replica, place),
     )

@@ -4,7 +4,7 @@ from llmgw.engines import group
 from llmgw.engines.gpus import visible
 from llmgw.engines.place import Place, name_of
 from llmgw.errors import EngineError
-from llmgw.supervisor.launch import Health, Launch, Limits
+from llmgw.supervisor.launch import Health, Launch, Limits, Probe
 from llmgw.wire import Group, Replica
 
 RESERVED = frozenset(
@@ -22,6 +22,9 @@ _HEALTH = Health(
     # The second counts when a request ends; the first, every few steps of one.
     progress_metrics=("sglang:realtime_tokens_total", "sglang:generation_tokens_total"),
     requests_metric="sglang:num_running_reqs",
+    probe=Probe(
+        path="/generate", body='{"text":"a","sampling_params":{"max_new_tokens":1}}'
+    ),
 )
 
 _MEMBER = Health(path="/health", port="health")

@@ -10,7 +10,7 @@ from llmgw.engines import group
 from llmgw.engines.gpus import visible
 from llmgw.engines.place import Place, name_of
 from llmgw.errors import EngineError
-from llmgw.supervisor.launch import Health, Launch, Limits
+from llmgw.supervisor.launch import Health, Launch, Limits, Probe
 from llmgw.wire import Group, Replica
 
 RESERVED = frozenset(
@@ -87,6 +87,7 @@ _HEALTH = Health(
     metrics_path="/metrics",
     progress_metrics=("vllm:prompt_tokens_total", "vllm:generation_tokens_total"),
     requests_metric="vllm:num_requests_running",
+    probe=Probe(path="/v1/completions", body='{"prompt":"a","max_tokens":1}'),
 )
 
 

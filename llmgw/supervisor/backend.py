@@ -58,6 +58,13 @@ class Engine(Protocol):
         """
         ...
 
+    def pressure(self) -> float | None:
+        """The part of the last ten seconds that some of it waited for memory.
+
+        None: not known. Blocks: call it in a thread.
+        """
+        ...
+
     def close(self) -> None: ...
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 from pathlib import Path
 
 from llmgw.errors import EngineError
@@ -48,6 +49,18 @@ class Cgroup:
     def ooms(self) -> int | None:
         """How many of it the kernel has killed for memory; None: it does not say."""
         return self._events("memory.events").get("oom_kill")
+
+    def pressure(self) -> float | None:
+        """The part of the last ten seconds that some of it waited for memory.
+
+        In tenths: each change is told to the control plane. None: it is not counted.
+        """
+        try:
+            text = (self.path / "memory.pressure").read_text()
+        except OSError:  # no controller, or a kernel that was told not to (psi=0)
+            return None
+        some = re.search(r"^some avg10=([0-9.]+)", text, re.MULTILINE)
+        return round(float(some[1]) / 100, 1) if some else None
 
     def _events(self, name: str) -> dict[str, int]:
         try:

@@ -2,7 +2,8 @@
 
 Asking is dull and judging is pure: `Judge` is given readings and the time, and says
 the state. Busy is not dead: an engine that answers late while its tokens count up
-works. Stuck is dead: one that answers, has requests and moves none.
+works. Stuck is dead: one that answers, has requests and moves none. Where that is
+wanted, one token is asked for before it is said.
 
     starting ──200──▶ ready ◀──200── busy | unhealthy
        │                │
@@ -17,7 +18,7 @@ from typing import Literal, NamedTuple
 import httpx
 from msgspec import Struct
 
-from llmgw.supervisor.launch import Health
+from llmgw.supervisor.launch import Health, Probe
 
 # Loading has an end even where it looks busy: so many times the time without progress.
 START_CAP = 6
@@ -63,17 +64,43 @@ class Judge:
         stuck_after: float,
         was_ready: bool = False,
         ready_within: float = 0.0,
+        has_probe: bool = False,
     ) -> None:
         self.was_ready = was_ready
         self._begun = now
         self._start_timeout = start_timeout
-        self._stuck_after = stuck_after
+        self.stuck_after = stuck_after
         self._ready_within = ready_within if was_ready else None
         self._effort: tuple[int, ...] = ()
         self._grew = now
         self._moved: float | None = None
         self._sound = now  # when it was last seen to work
         self._misses = 0
+        self._has_probe = has_probe
+        self._owes_token = False
+
+    def wants_probe(self, now: float) -> bool:
+        """Whether a token is to be asked for: it answers, and shows no other work."""
+        return (
+            self._has_probe
+            and self.was_ready
+            and self._misses == 0
+            and now - self._sound >= self.stuck_after
+        )
+
+    def probed(self, gave: bool | None, begun: float, now: float) -> None:
+        """*gave*: whether a token came; None: it can't be asked, and is judged as
+        without. One that has worked since *begun* was busy and owes nothing."""
+        if gave is None:
+            self._has_probe = False
+        elif gave:
+            self._works(now)
+        else:
+            self._owes_token = self._sound <= begun
+
+    def _works(self, now: float) -> None:
+        self._sound = now
+        self._owes_token = False
 
     def see(self, reading: Reading, now: float) -> Verdict:
         is_moving = self._is_moving(reading)
@@ -124,24 +151,26 @@ class Judge:
 
     def _answered(self, reading: Reading, is_moving: bool, now: float) -> Verdict:
         self._misses = 0
-        if is_moving or reading.moved is None or not reading.requests:
-            self._sound = now
-        if now - self._sound >= self._stuck_after:
-            return Verdict(
-                "unhealthy",
-                f"stuck: {reading.requests:g} requests run and nothing has moved for "
-                f"{now - self._sound:.0f} s",
-                given_up=True,
-            )
-        return Verdict("ready")
+        tells = reading.moved is not None and reading.requests is not None
+        if is_moving or (not reading.requests if tells else not self._has_probe):
+            self._works(now)
+        if now - self._sound < self.stuck_after:
+            return Verdict("ready")
+        if self._has_probe and not self._owes_token:
+            return Verdict("ready", "asked for a token: no other sign of work")
+        since = f"nothing has moved for {now - self._sound:.0f} s"
+        what = f"{reading.requests:g} requests run and " if reading.requests else ""
+        if self._owes_token:
+            since += f", and one token did not come in {self.stuck_after:g} s"
+        return Verdict("unhealthy", f"stuck: {what}{since}", given_up=True)
 
     def _silent(self, reading: Reading, is_moving: bool, now: float) -> Verdict:
         if is_moving:
-            self._sound = now
+            self._works(now)
             self._misses = 0
             return Verdict("busy", reading.why)
         self._misses += 1
-        if now - self._sound >= self._stuck_after:
+        if now - self._sound >= self.stuck_after:
             return Verdict(
                 "unhealthy",
                 f"stuck: no sign of work for {now - self._sound:.0f} s: {reading.why}",
@@ -183,6 +212,22 @@ async def ask(client: httpx.AsyncClient, health: Health, base: str) -> Reading:
         why = f"{health.path}: {error or type(error).__name__}"
     moved, requests = await _metrics(client, health, base)
     return Reading(answered=answered, why=why, moved=moved, requests=requests)
+
+
+async def probe(
+    client: httpx.AsyncClient, probe: Probe, base: str, within: float
+) -> bool | None:
+    """Whether a token came; None: it refuses to be asked, which says nothing."""
+    try:
+        response = await client.post(
+            f"{base}{probe.path}",
+            content=probe.body,
+            headers={"Content-Type": "application/json"},
+            timeout=within,
+        )
+    except httpx.HTTPError:
+        return False
+    return True if response.status_code == 200 else None
 
 
 async def _metrics(

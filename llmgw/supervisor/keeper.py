@@ -91,6 +91,7 @@ class Keeper:
         self._reason: str | None = None
         self._progress: wire.Progress | None = None
         self._exit: wire.Exit | None = None
+        self._pressure: float | None = None
         self._policy = self._new_policy(order)
 
     # What others ask ----------------------------------------------------------------
@@ -136,6 +137,7 @@ class Keeper:
             exit=self._exit,
             reason=self._reason,
             restarts=self._restarts,
+            memory_pressure=self._pressure if engine else None,
         )
 
     def take(self, order: Order) -> None:
@@ -298,9 +300,10 @@ class Keeper:
             judge=Judge(
                 time.monotonic(),
                 start_timeout=settings.start_timeout,
-                stuck_after=settings.start_timeout,
+                stuck_after=settings.stuck_after,
                 was_ready=bool(self._entry and self._entry.was_ready),
                 ready_within=self._tools.adopt_ready_timeout,
+                has_probe=settings.probe_stuck and _has_probe(self._launch),
             ),
             interval=settings.health_interval,
             seen=self._seen,
@@ -309,7 +312,10 @@ class Keeper:
         self._exit = ended.exit
         return ended
 
-    async def _seen(self, verdict: Verdict) -> None:
+    async def _seen(self, verdict: Verdict, pressure: float | None) -> None:
+        if pressure != self._pressure:
+            self._pressure = pressure
+            self._tools.changed()
         if not self.digest:
             self._become(
                 "unhealthy", "found by its tag: the ledger does not say what it is"
@@ -380,3 +386,7 @@ class Keeper:
         self._state = state
         self._reason = reason
         self._tools.changed()
+
+
+def _has_probe(launch: Launch) -> bool:
+    return launch.health is not None and launch.health.probe is not None

@@ -5,13 +5,21 @@ from typing import Literal
 from msgspec import Struct
 
 
+class Probe(Struct, frozen=True, kw_only=True):
+    """A request that costs one token: *body*, JSON, posted to *path*."""
+
+    path: str
+    body: str
+
+
 class Health(Struct, frozen=True, kw_only=True):
     """How a running engine says that it serves.
 
     *path* is asked on the launch's `host` and the port named *port*: 200 is ready.
     *metrics_path* gives Prometheus text; if the sum of the *progress_metrics* grows,
     the engine works, however slowly it answers *path*. *requests_metric* tells whether
-    requests run at all: 200 with requests running and no progress is stuck.
+    requests run at all: 200 with requests running and no progress is stuck. *probe* is
+    asked where the node's file wants that.
     """
 
     path: str = "/health"
@@ -19,6 +27,7 @@ class Health(Struct, frozen=True, kw_only=True):
     metrics_path: str | None = None
     progress_metrics: tuple[str, ...] = ()
     requests_metric: str | None = None
+    probe: Probe | None = None
 
 
 class Limits(Struct, frozen=True, kw_only=True):

@@ -76,6 +76,9 @@ class Process:
     def ooms(self) -> int | None:
         return self._cgroup.ooms() if self._cgroup else None
 
+    def pressure(self) -> float | None:
+        return self._cgroup.pressure() if self._cgroup else None
+
     def close(self) -> None:
         if self._pidfd >= 0:
             os.close(self._pidfd)

@@ -132,6 +132,9 @@ class Unit:
             return None
         return 1 if shown.get("Result") == "oom-kill" else 0
 
+    def pressure(self) -> float | None:
+        return self._process.pressure()
+
     def close(self) -> None:
         self._process.close()
 

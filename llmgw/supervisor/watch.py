@@ -15,12 +15,14 @@ from llmgw.aio import race
 from llmgw.supervisor import health, logs
 from llmgw.supervisor.backend import Engine
 from llmgw.supervisor.health import Judge, Reading, Verdict
-from llmgw.supervisor.launch import Launch
+from llmgw.supervisor.launch import Health, Launch
 
 # Looking at a starting engine this often makes "ready" known soon after it is true.
 START_INTERVAL = 0.1
 # Adding up what all its processes have read costs more than asking it does.
 EFFORT_INTERVAL = 1.0
+# The kernel's own average is over so many seconds.
+PRESSURE_INTERVAL = 10.0
 
 
 @dataclass
@@ -33,7 +35,7 @@ class Ended:
 
 
 class Watch:
-    """*seen* is told of each verdict."""
+    """*seen* is told of each verdict, and how short of memory the engine is."""
 
     def __init__(
         self,
@@ -44,7 +46,7 @@ class Watch:
         client: httpx.AsyncClient,
         judge: Judge,
         interval: float,
-        seen: Callable[[Verdict], Awaitable[None]],
+        seen: Callable[[Verdict, float | None], Awaitable[None]],
     ) -> None:
         self._engine = engine
         self._launch = launch
@@ -62,7 +64,7 @@ class Watch:
     async def until_ended(self, log_start: int, grace: float) -> Ended:
         """Returns when nothing of it is left. Cancelled, it leaves the engine alone."""
         self._log_start = log_start
-        ended = await race(self._exited, self._judged)
+        ended = await race(self._exited, self._judged, self._probed)
         if self._ready_since is not None:
             ended.served = time.monotonic() - self._ready_since
         elif self._judge.was_ready:
@@ -95,8 +97,9 @@ class Watch:
     async def _judged(self) -> Ended:
         if self._launch.health is None:
             self._ready_since = time.monotonic()
-            await self._seen(Verdict("ready"))
-            await anyio.sleep_forever()
+        while self._launch.health is None:
+            await self._seen(Verdict("ready"), await run_sync(self._engine.pressure))
+            await anyio.sleep(PRESSURE_INTERVAL)
         while True:
             reading = await self._reading()
             verdict = self._judge.see(reading, time.monotonic())
@@ -105,17 +108,38 @@ class Watch:
             if verdict.state == "ready" and self._ready_since is None:
                 self._ready_since = time.monotonic()
                 await run_sync(self._engine.look_around)
-            await self._seen(verdict)
+            await self._seen(verdict, await run_sync(self._engine.pressure))
             interval = self._interval
             if verdict.state == "starting":
                 interval = min(interval, START_INTERVAL)
             await anyio.sleep(interval)
 
+    async def _probed(self) -> Ended:
+        """Asks for a token when nothing else shows that it works."""
+        checked = self._launch.health
+        if checked is None or checked.probe is None:
+            await anyio.sleep_forever()
+        assert checked
+        assert checked.probe
+        while True:
+            await anyio.sleep(self._interval)
+            begun = time.monotonic()
+            if self._judge.wants_probe(begun):
+                within = self._judge.stuck_after
+                gave = await health.probe(
+                    self._client, checked.probe, self._base(checked), within
+                )
+                self._judge.probed(gave, begun, time.monotonic())
+
+    def _base(self, checked: Health) -> str:
+        host = self._launch.host
+        named = f"[{host}]" if ":" in host else host
+        return f"http://{named}:{self._launch.ports[checked.port]}"
+
     async def _reading(self) -> Reading:
         launch = self._launch
         assert launch.health, "without a health check there is nothing to read"
-        host = f"[{launch.host}]" if ":" in launch.host else launch.host
-        base = f"http://{host}:{launch.ports[launch.health.port]}"
+        base = self._base(launch.health)
         answer = await health.ask(self._client, launch.health, base)
         now = time.monotonic()
         if not answer.answered and now - self._effort_at >= EFFORT_INTERVAL:

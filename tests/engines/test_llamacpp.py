@@ -5,7 +5,7 @@ import pytest
 from llmgw import engines
 from llmgw.config import keys
 from llmgw.errors import EngineError
-from llmgw.supervisor.launch import Health, Launch, Limits
+from llmgw.supervisor.launch import Health, Launch, Limits, Probe
 from llmgw.wire import Lora, Model
 from tests.engines.places import place, replica
 
@@ -14,6 +14,7 @@ HEALTH = Health(
     metrics_path="/metrics",
     progress_metrics=("llamacpp:n_decode_total",),
     requests_metric="llamacpp:requests_processing",
+    probe=Probe(path="/completion", body='{"prompt":"a","n_predict":1}'),
 )
 
 

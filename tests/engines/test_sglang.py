@@ -6,7 +6,7 @@ from llmgw import engines
 from llmgw.config import keys
 from llmgw.engines.place import Build
 from llmgw.errors import EngineError
-from llmgw.supervisor.launch import Health, Launch
+from llmgw.supervisor.launch import Health, Launch, Probe
 from llmgw.wire import Lora, Model, Replica
 from tests.engines.places import member, place, replica
 
@@ -24,6 +24,9 @@ HEALTH = Health(
     metrics_path="/metrics",
     progress_metrics=("sglang:realtime_tokens_total", "sglang:generation_tokens_total"),
     requests_metric="sglang:num_running_reqs",
+    probe=Probe(
+        path="/generate", body='{"text":"a","sampling_params":{"max_new_tokens":1}}'
+    ),
 )
 ENV = {
     "CUDA_DEVICE_ORDER": "PCI_BUS_ID",

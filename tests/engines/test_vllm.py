@@ -6,7 +6,7 @@ from llmgw import engines
 from llmgw.config import keys
 from llmgw.engines.place import Build, Place
 from llmgw.errors import EngineError
-from llmgw.supervisor.launch import Health, Launch, Limits
+from llmgw.supervisor.launch import Health, Launch, Limits, Probe
 from llmgw.wire import Lora, Model, Replica
 from tests.engines.places import member, place, replica
 
@@ -24,6 +24,7 @@ HEALTH = Health(
     metrics_path="/metrics",
     progress_metrics=("vllm:prompt_tokens_total", "vllm:generation_tokens_total"),
     requests_metric="vllm:num_requests_running",
+    probe=Probe(path="/v1/completions", body='{"prompt":"a","max_tokens":1}'),
 )
 ENV = {
     "CUDA_DEVICE_ORDER": "PCI_BUS_ID",

@@ -125,6 +125,8 @@ class Engine:
             return reply(200, self.metrics(), "text/plain; version=0.0.4")
         if path in (b"/health", b"/v1/health"):
             return reply(int(self.knobs["health"]), b'{"status":"ok"}')
+        if path in COMPLETIONS and self.knobs.get("mute"):
+            return b""  # taken, and never answered
         if path in COMPLETIONS:
             return self.complete(client, body)
         told = self.told(path)

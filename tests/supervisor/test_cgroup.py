@@ -8,16 +8,30 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import anyio
 import pytest
 from anyio.to_thread import run_sync
 
+from llmgw import wire
+from llmgw.aio import Latest
 from llmgw.errors import EngineError
 from llmgw.supervisor import files, procfs
 from llmgw.supervisor.cgroup import Cgroup, Tree, divide
-from llmgw.supervisor.launch import Launch, Limits
+from llmgw.supervisor.health import client
+from llmgw.supervisor.keeper import Keeper, Tools
+from llmgw.supervisor.launch import Health, Launch, Limits
 from llmgw.supervisor.ledger import Entry, Identity, Ledger
+from llmgw.supervisor.ports import Ports
 from llmgw.supervisor.process import Process, Processes
-from tests.supervisor.conftest import FAKE, fact, free_block, is_alive, living
+from tests.supervisor.conftest import (
+    FAKE,
+    fact,
+    free_block,
+    is_alive,
+    living,
+    order,
+    settings,
+)
 
 
 def hierarchy() -> Path | None:
@@ -173,6 +187,66 @@ def test_killed_for_memory_is_counted(tmp_path: Path) -> None:
 
     assert Cgroup(tmp_path).ooms() == 3
     assert Cgroup(tmp_path / "absent").ooms() is None
+
+
+@pytest.mark.parametrize(
+    ("text", "pressure"),
+    [
+        ("some avg10=0.00 avg60=0 avg300=0 total=0\nfull avg10=0.00 total=0\n", 0.0),
+        ("some avg10=43.21 avg60=9.00 total=7\nfull avg10=12.34 total=3\n", 0.4),
+        ("", None),
+    ],
+)
+def test_how_long_an_engine_waits_for_memory_is_read(
+    tmp_path: Path, text: str, pressure: float | None
+) -> None:
+    """In tenths, so that it is told only when it matters."""
+    (tmp_path / "memory.pressure").write_text(text)
+
+    assert Cgroup(tmp_path).pressure() == pressure
+    assert Cgroup(tmp_path / "absent").pressure() is None
+
+
+@pytest.mark.parametrize("health", [None, Health()])
+async def test_pressure_and_oom_are_in_the_status_of_the_replica(
+    ledger: Ledger, tmp_path: Path, health: Health | None
+) -> None:
+    """T63: over a folder that says what a kernel with a memory controller says."""
+    path = tmp_path / "tree" / "engine-fake-0"
+    path.mkdir(parents=True)
+    (path / "memory.pressure").write_text("some avg10=43.21 avg60=9.00 total=7\n")
+    (path / "memory.events").write_text("oom 1\noom_kill 1\n")
+    told = Latest(0)
+    async with client(1.0) as http, anyio.create_task_group() as group:
+        tools = Tools(
+            settings=settings(restart_base=30.0, restart_max=60.0),
+            backend=Processes(ledger, Tree(tmp_path / "tree", frozenset())),
+            ledger=ledger,
+            ports=Ports(f"{free_block(5)}-65535", 0.0),
+            client=http,
+            state_dir=ledger.folder.parent,
+            adopt_ready_timeout=1.0,
+            changed=lambda: told.set(told.value + 1),
+        )
+        keeper = Keeper(
+            tools, order(health=health, restart=wire.Restart(at_once=False))
+        )
+        group.start_soon(keeper.run)
+        with anyio.fail_after(10):
+            while keeper.status().memory_pressure is None:
+                await told.newer_than(told.number)
+        pressed = keeper.status()
+        assert pressed.pid
+        os.kill(pressed.pid, signal.SIGKILL)
+        with anyio.fail_after(10):
+            while keeper.state != "backoff":
+                await told.newer_than(told.number)
+        down = keeper.status()
+        keeper.stop()
+
+        assert pressed.memory_pressure == 0.4
+        assert down.memory_pressure is None
+        assert (down.reason or "").startswith("out of memory: killed by SIGKILL")
 
 
 def test_dividing_moves_the_agent_below_and_keeps_engines_apart(

@@ -4,11 +4,15 @@ import os
 import signal
 from pathlib import Path
 
+import anyio
+import httpx
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from llmgw.supervisor.health import START_CAP, Judge, Reading, Verdict, client, total
+from llmgw.supervisor.launch import Health, Probe
 from tests.supervisor.conftest import Node, node, order
 
 SILENT = Reading(answered=False, why="no")
@@ -147,6 +151,76 @@ def test_metrics_are_summed_over_their_labels() -> None:
     assert total(text, ("absent",)) is None
 
 
+# One token, where that is wanted ----------------------------------------------------
+
+STILL = Reading(answered=True, moved=5.0, requests=2.0)
+TELLS_NOTHING = Reading(answered=True)
+
+
+def probing(reading: Reading) -> Judge:
+    """It answers and shows no work from second 1 on."""
+    judged = Judge(0.0, start_timeout=10.0, stuck_after=30.0, has_probe=True)
+    judged.see(SOUND, 0.0)
+    judged.see(reading, 1.0)
+    return judged
+
+
+def test_before_it_is_stuck_it_is_asked_for_a_token() -> None:
+    judged = probing(STILL)
+
+    assert not judged.wants_probe(30.9)
+    assert judged.wants_probe(31.0)
+    assert not judged.see(STILL, 40.0).given_up
+    judged.probed(gave=False, begun=31.0, now=61.0)
+    verdict = judged.see(STILL, 62.0)
+    assert verdict.given_up
+    assert "one token did not come in 30 s" in (verdict.reason or "")
+
+
+def test_a_token_that_comes_is_a_sign_of_work() -> None:
+    judged = probing(STILL)
+
+    judged.probed(gave=True, begun=31.0, now=32.0)
+
+    assert judged.see(STILL, 61.0) == Verdict("ready")
+    assert judged.wants_probe(62.0)
+
+
+def test_a_token_late_because_of_other_work_counts_against_nobody() -> None:
+    """T91: a queue before it is no fault of the engine."""
+    judged = probing(STILL)
+
+    judged.see(Reading(answered=True, moved=6.0, requests=2.0), 50.0)
+    judged.probed(gave=False, begun=31.0, now=61.0)
+
+    assert not judged.see(msgspec.structs.replace(STILL, moved=6.0), 79.0).given_up
+
+
+def test_one_that_has_no_counters_is_stuck_only_if_it_owes_a_token() -> None:
+    judged = probing(TELLS_NOTHING)
+
+    assert judged.see(TELLS_NOTHING, 1000.0).given_up is False
+    judged.probed(gave=False, begun=1000.0, now=1030.0)
+    assert judged.see(TELLS_NOTHING, 1031.0).given_up
+
+
+def test_one_that_may_not_be_asked_is_judged_as_without() -> None:
+    """401, 404: that it does not give a token then says nothing."""
+    judged = probing(TELLS_NOTHING)
+
+    judged.probed(gave=None, begun=40.0, now=40.1)
+
+    assert not judged.see(TELLS_NOTHING, 10_000.0).given_up
+    assert not judged.wants_probe(10_100.0)
+
+
+def test_a_silent_one_is_not_asked_for_tokens() -> None:
+    judged = probing(STILL)
+    judged.see(SILENT, 32.0)
+
+    assert not judged.wants_probe(33.0)
+
+
 # With an engine that really misbehaves ---------------------------------------------
 
 
@@ -175,7 +249,7 @@ async def test_an_engine_that_hangs_is_unhealthy_then_started_again(
     state_dir: Path,
 ) -> None:
     async with node(
-        state_dir, health_timeout=0.05, start_timeout=1.5, stop_grace=0.1
+        state_dir, health_timeout=0.05, stuck_after=1.5, stop_grace=0.1
     ) as here:
         here.supervisor.want(order())
         first = await here.state("ready")
@@ -185,6 +259,58 @@ async def test_an_engine_that_hangs_is_unhealthy_then_started_again(
         again = await here.until(lambda s: s.state == "ready" and s.pid != first.pid)
 
         assert again.restarts == 1
+
+
+async def moved(http: httpx.AsyncClient, port: int) -> float | None:
+    """Each token that it was asked for counts one."""
+    text = (await http.get(f"http://127.0.0.1:{port}/metrics")).text
+    return total(text, ("llamacpp:tokens_predicted_total",))
+
+
+async def test_an_engine_that_gives_no_token_is_started_again(state_dir: Path) -> None:
+    """It answers 200 all the while, and says that two requests run."""
+    probe = Probe(path="/completion", body='{"n_predict":1}')
+    asked = Health(
+        metrics_path="/metrics",
+        progress_metrics=("llamacpp:tokens_predicted_total",),
+        requests_metric="llamacpp:requests_processing",
+        probe=probe,
+    )
+    async with node(
+        state_dir, probe_stuck=True, stuck_after=1.0, stop_grace=0.1
+    ) as here:
+        here.supervisor.want(order(health=asked))
+        first = await here.state("ready")
+        await turn(here, "requests", 2)
+        await turn(here, "mute", 1)
+        again = await here.until(lambda s: s.pid not in (None, first.pid))
+
+        assert again.restarts == 1
+        await here.supervisor.stop_all()
+
+
+async def test_an_engine_that_gives_its_token_is_left_alone(state_dir: Path) -> None:
+    """Its counters stand still, as those of one long request do."""
+    probe = Probe(path="/completion", body='{"n_predict":1}')
+    asked = Health(
+        metrics_path="/metrics",
+        progress_metrics=("llamacpp:tokens_predicted_total",),
+        requests_metric="llamacpp:requests_processing",
+        probe=probe,
+    )
+    async with node(state_dir, probe_stuck=True, stuck_after=1.0) as here:
+        here.supervisor.want(order(health=asked))
+        first = await here.state("ready")
+        await turn(here, "requests", 2)
+        port = first.ports["api"]
+        async with client(5.0) as http:
+            with anyio.fail_after(10):
+                while (await moved(http, port) or 0) < 2:
+                    await anyio.sleep(0.05)
+
+        assert here.status().pid == first.pid
+        assert here.status().state == "ready"
+        await here.supervisor.stop_all()
 
 
 async def test_a_start_that_leads_nowhere_is_tried_again_with_the_reason_kept(
