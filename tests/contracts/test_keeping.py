@@ -120,7 +120,7 @@ async def is_alive(pid: int) -> bool:
 
 
 async def test_exactly_what_was_written_is_executed(bench: Bench) -> None:
-    """Arguments with spaces and line feeds, the environment, and no more of ours."""
+    """Spaces and line feeds, the environment, no more of ours. T62: HOME and caches."""
     program = (
         "import json, os, sys\n"
         "got = [sys.argv[1:], dict(os.environ), os.getcwd()]\n"
