@@ -193,7 +193,8 @@ def test_a_token_late_because_of_other_work_counts_against_nobody() -> None:
     judged.see(Reading(answered=True, moved=6.0, requests=2.0), 50.0)
     judged.probed(gave=False, begun=31.0, now=61.0)
 
-    assert not judged.see(msgspec.structs.replace(STILL, moved=6.0), 79.0).given_up
+    assert not judged.see(msgspec.structs.replace(STILL, moved=6.0), 81.0).given_up
+    assert judged.wants_probe(81.0)
 
 
 def test_one_that_has_no_counters_is_stuck_only_if_it_owes_a_token() -> None:
@@ -249,7 +250,11 @@ async def test_an_engine_that_hangs_is_unhealthy_then_started_again(
     state_dir: Path,
 ) -> None:
     async with node(
-        state_dir, health_timeout=0.05, stuck_after=1.5, stop_grace=0.1
+        state_dir,
+        health_timeout=0.05,
+        stuck_after=1.5,
+        start_timeout=60.0,
+        stop_grace=0.1,
     ) as here:
         here.supervisor.want(order())
         first = await here.state("ready")
