@@ -34,6 +34,7 @@ class AgentMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from self._link()
         yield from self._replicas()
+        yield from self._weights()
         yield from self._problems()
         yield from self._facts()
 
@@ -87,6 +88,23 @@ class AgentMetrics(Collector):
                 share = replica.progress.done / replica.progress.total
                 done.add_metric([replica.id], share)
         yield from (state, restarts, done)
+
+    def _weights(self) -> Iterator[Metric]:
+        weights = self._agent.weights
+        yield GaugeMetricFamily(
+            "llmgw_weights_fetching", "Fetches under way.", value=len(weights.fetching)
+        )
+        yield CounterMetricFamily(
+            "llmgw_weights_fetched_bytes",
+            "Bytes of weights that came, whatever became of them.",
+            value=weights.tally.came,
+        )
+        ended = CounterMetricFamily(
+            "llmgw_weights_fetches", "Fetches that ended.", labels=["result"]
+        )
+        ended.add_metric(["done"], weights.tally.done)
+        ended.add_metric(["failed"], weights.tally.failed)
+        yield ended
 
     def _problems(self) -> Iterator[Metric]:
         problems = GaugeMetricFamily(

@@ -104,14 +104,19 @@ def _pulled(weights: Weights, arguments: argparse.Namespace, show: Show) -> Path
 
 
 def _lines(name: str) -> Show:
-    said = -LINE_EVERY
+    said, had = -LINE_EVERY, None
 
     def show(progress: Progress) -> None:
-        nonlocal said
+        nonlocal said, had
         now = time.monotonic()
         if now - said >= LINE_EVERY:
-            said = now
-            print(f"{name}: {told(progress)}", file=sys.stderr, flush=True)
+            rate = (
+                ""
+                if had is None
+                else paced(progress, (progress.done - had) / (now - said))
+            )
+            said, had = now, progress.done
+            print(f"{name}: {told(progress)}{rate}", file=sys.stderr, flush=True)
 
     return show
 
@@ -123,6 +128,16 @@ def told(progress: Progress) -> str:
     share = 100 * progress.done / progress.total if progress.total else 100
     amount = f"{size(progress.done)} of {size(progress.total)}"
     return f"{progress.what}, {amount}, {share:.0f} %"
+
+
+def paced(progress: Progress, rate: float) -> str:
+    """How fast it comes and how long it will take at that, if it comes at all."""
+    if rate <= 0:
+        return ""
+    words = f", {size(round(rate))}/s"
+    if progress.total is not None:
+        words += f", {(progress.total - progress.done) / rate:.0f} s to go"
+    return words
 
 
 def size(count: int) -> str:

@@ -10,7 +10,7 @@ class Mirror(Section, frozen=True, kw_only=True):
 
     url: Annotated[
         str,
-        key("Where it answers.", example="https://mirror.example/hf", kind="url"),
+        key("Where it answers.", example="https://mirror.example/weights", kind="url"),
     ]
     ca_file: Annotated[
         Secret | None,
@@ -66,7 +66,7 @@ class Weights(Section, frozen=True, kw_only=True):
         tuple[Mirror, ...],
         key(
             "Places asked before the public one, in order.",
-            example=[{"url": "https://mirror.example/hf"}],
+            example=[{"url": "https://mirror.example/weights"}],
         ),
     ] = ()
     hf_token_file: Annotated[

@@ -12,15 +12,18 @@ class Budget:
         self, rate: int | None, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.rate = rate
+        # All that ever came, limited or not.
+        self.taken = 0
         self._clock = clock
         self._lock = threading.Lock()
         self._free_at = clock()
 
     def take(self, count: int) -> float:
         """Account for *count* bytes; the seconds to wait before the next are taken."""
-        if self.rate is None:
-            return 0.0
         with self._lock:
+            self.taken += count
+            if self.rate is None:
+                return 0.0
             now = self._clock()
             # Time that nobody used is not saved up: a link that is shared would see
             # a burst after every pause.

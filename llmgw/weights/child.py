@@ -12,6 +12,8 @@ import sys
 import threading
 from contextlib import suppress
 
+import msgspec
+
 from llmgw.errors import WeightsError
 from llmgw.weights.budget import Budget, Quiet
 from llmgw.weights.claim import me
@@ -102,6 +104,8 @@ class Desk:
             del self._jobs[number]
 
     def _say(self, message: Answer) -> None:
+        came = self._pool.budget.taken
+        message = msgspec.structs.replace(message, came=came)
         with self._lock, suppress(BrokenPipeError):
             view = memoryview(line(message))
             while view:

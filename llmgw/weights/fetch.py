@@ -18,6 +18,7 @@ from pathlib import Path
 import anyio
 import anyio.abc
 import anyio.to_thread
+from msgspec import Struct
 
 from llmgw.aio import Latest
 from llmgw.config import keys
@@ -46,6 +47,14 @@ LINGER = 20.0
 LONGEST_LINE = 1024 * 1024
 
 Watcher = Callable[[Progress], None]
+
+
+class Tally(Struct):
+    """What was fetched since the agent began. Bytes that came, kept or not."""
+
+    came: int = 0
+    done: int = 0
+    failed: int = 0
 
 
 class _Wish:
@@ -88,6 +97,9 @@ class Weights:
         self._linger = linger
         self._wishes: dict[tuple[str, str | None], _Wish] = {}
         self._count = 0
+        self.tally = Tally()
+        # What the process that runs now has told of it already.
+        self._told = 0
         self._orders: list[Order] = []
         self._asked = anyio.Event()
         self._cache = cache
@@ -226,6 +238,8 @@ class Weights:
 
     def _take(self, raw: bytes) -> None:
         message = answer(raw)
+        self.tally.came += message.came - self._told
+        self._told = message.came
         wish = next((w for w in self._wishes.values() if w.number == message.id), None)
         if wish is None:
             return  # nobody waits for it any more
@@ -238,7 +252,9 @@ class Weights:
             case Done(path=path):
                 wish.path = Path(path)
                 self.fetched.set(self.fetched.value + 1)
+                self.tally.done += 1
             case Failed():
+                self.tally.failed += 1
                 wish.error = WeightsError(
                     message.what,
                     where=message.where,
@@ -254,6 +270,7 @@ class Weights:
         self._orders = []
         self._asked = anyio.Event()
         wishes, self._wishes = self._wishes, {}
+        self.tally.failed += len(wishes)
         for wish in wishes.values():
             wish.error = WeightsError(what, where=wish.source, final=False)
             wish.over.set()
@@ -266,6 +283,7 @@ class Weights:
         status = 0
         ours, theirs = socket.socketpair()
         with theirs:
+            self._told = 0
             pid = _spawn(theirs.fileno(), self._environ)
         try:
             reader, writer = await asyncio.open_connection(

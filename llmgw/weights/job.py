@@ -132,14 +132,18 @@ class Job:
             self._pause(0.5)
             return None
         beating = Beating(self._claims, Claim(owner=self._owner, key=key))
-        parts = take_over(self._cache / WORK / key, self._owner)
+        work = self._cache / WORK / key
+        parts = work / self._owner.nonce
         try:
+            # Inside: a full disk refuses even a folder, and a claim that was left by
+            # one who lives is waited for by everybody.
+            take_over(work, self._owner)
             # It may have been finished between the look and the claim.
             names = marker.whole(folder, plan.name, self._sha256)
             if names is None:
                 with beating:
                     names = self._bring(plan, folder, parts, beating)
-                sweep_all(parts.parent)
+                sweep_all(work)
         except (Cancelled, FileNotFoundError):
             if self._cancelled.is_set() or not beating.lost.is_set():
                 raise
@@ -168,6 +172,7 @@ class Job:
             progress=lambda name, done: beating.update(self._account.note(name, done)),
             pause=self._pause,
         )
+        self._account.begin(len(plan.files))
         got: dict[str, Got] = {}
 
         def one(file: Wanted) -> None:
@@ -176,6 +181,7 @@ class Job:
             part = part_of(parts, file.name)
             got[file.name] = fetch(self._pool, file, part, watch)
             publish(part, folder / file.name)
+            self._account.has_one_more()
 
         with ThreadPoolExecutor(self._begin.settings.connections) as threads:
             futures = [threads.submit(one, file) for file in plan.files]

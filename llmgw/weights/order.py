@@ -36,11 +36,13 @@ class Cancel(Struct, frozen=True, kw_only=True, tag="cancel"):
 class Working(Struct, frozen=True, kw_only=True, tag="working"):
     id: int
     progress: Progress
+    came: int = 0
 
 
 class Done(Struct, frozen=True, kw_only=True, tag="done"):
     id: int
     path: str
+    came: int = 0
 
 
 class Failed(Struct, frozen=True, kw_only=True, tag="failed"):
@@ -49,8 +51,10 @@ class Failed(Struct, frozen=True, kw_only=True, tag="failed"):
     where: str = ""
     fix: str = ""
     final: bool = True
+    came: int = 0
 
 
+# *came* in every answer: bytes this process has got from anywhere so far.
 Order = Begin | Fetch | Cancel
 Answer = Working | Done | Failed
 

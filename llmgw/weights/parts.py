@@ -31,8 +31,8 @@ def part_of(parts: Path, name: str) -> Path:
     return parts / (hashlib.sha256(name.encode()).hexdigest()[:16] + ".part")
 
 
-def take_over(work: Path, owner: Owner) -> Path:
-    """*owner*'s folder in *work*, with what others before it left. Hold the claim."""
+def take_over(work: Path, owner: Owner) -> None:
+    """Make *owner*'s folder in *work*, with what others left. Hold the claim."""
     mine = work / owner.nonce
     for folder in sorted(work.iterdir()):
         if folder == mine or not folder.is_dir():
@@ -47,7 +47,6 @@ def take_over(work: Path, owner: Owner) -> Path:
             log.info("taken over what a dead process left pid=%d", left_by.pid)
     mine.mkdir(exist_ok=True)
     (mine / "owner").write_bytes(msgspec.json.encode(owner))
-    return mine
 
 
 def _copy(folder: Path, mine: Path) -> None:

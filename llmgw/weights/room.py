@@ -20,6 +20,7 @@ class Account:
 
     def __init__(self, report: Callable[[Progress], None]) -> None:
         self._report = report
+        self._files = self._whole = 0
         self._sizes: dict[str, int] = {}
         self._done: dict[str, int] = {}
         self._lock = threading.Lock()
@@ -29,11 +30,24 @@ class Account:
             self._sizes |= sizes
             return sum(self._sizes.values())
 
+    def begin(self, files: int) -> None:
+        """So many files are to come."""
+        with self._lock:
+            self._files, self._whole = files, 0
+
+    def has_one_more(self) -> None:
+        """A file lies whole."""
+        with self._lock:
+            self._whole += 1
+
     def note(self, name: str, done: int) -> tuple[int, int]:
         with self._lock:
             self._done[name] = done
             now = sum(self._done.values()), sum(self._sizes.values())
-        self._report(Progress(what="fetching", done=now[0], total=now[1] or None))
+            what = "fetching"
+            if self._files > 1:
+                what += f", {self._whole} of {self._files} files here"
+        self._report(Progress(what=what, done=now[0], total=now[1] or None))
         return now
 
     def say(self, what: str) -> None:

@@ -81,6 +81,7 @@ class Transfer:
         self._queue: deque[tuple[memoryview, int]] = deque()
         self._turn = 0
         self.done = self._had = sum(part.upto)
+        self._old = self._frontier()
         self._began = clock()
         self.drag_after = DRAG_AFTER
 
@@ -183,7 +184,10 @@ class Transfer:
     def _arrived(self, at: int, block: memoryview, count: int) -> memoryview:
         """*block* is on the disk from *at* on. The block to go on with."""
         with self._changed:
-            if count and at == self._frontier() <= self._turn + NEAR:
+            # Not while it is at what an earlier attempt left: a block that waits is
+            # not in the journal yet, and a kill would cost it.
+            is_near = self._old <= self._turn >= at - NEAR
+            if count and is_near and at == self._frontier():
                 self._changed.wait_for(lambda: self._is_turn(at), TURN)
             spare = self._blocks.take(0.0) if self._turn == at else None
             self._reached(at, at + count)

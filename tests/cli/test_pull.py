@@ -9,6 +9,8 @@ from pathlib import Path
 
 import msgspec
 
+from llmgw.cli.pull import paced
+from llmgw.wire import Progress
 from tests.fakes.weights_server import Status, WeightsServer
 
 
@@ -92,3 +94,11 @@ def test_a_terminal_gets_a_bar(tmp_path: Path) -> None:
         assert child.wait(30) == 0
 
     assert b"97.7/97.7 KiB" in drawn
+
+
+def test_a_line_says_how_fast_it_comes_and_how_long_it_will_take() -> None:
+    step = Progress(what="fetching", done=2 * 1024**3, total=4 * 1024**3)
+
+    assert paced(step, 512 * 1024**2) == ", 512.0 MiB/s, 4 s to go"
+    assert paced(Progress(what="fetching", done=5), 1024.0) == ", 1.0 KiB/s"
+    assert paced(step, 0.0) == ""

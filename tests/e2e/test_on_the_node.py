@@ -200,6 +200,8 @@ def test_the_agent_answers_scrapes_with_what_it_keeps(fleet: Fleet, port: int) -
         other = client.get(f"http://127.0.0.1:{metrics}/").status_code
 
     assert 'llmgw_replica_state{replica="a",state="ready"} 1.0' in page
+    assert "llmgw_weights_fetching 0.0" in page
+    assert 'llmgw_weights_fetches_total{result="failed"} 0.0' in page
     assert "llmgw_link_connected 1.0" in page
     assert 'llmgw_probe_success{probe="cpu"} 1.0' in page
     assert other == 404

@@ -282,3 +282,20 @@ async def test_the_one_who_asks_sleeps_while_it_comes(
         await weights.ensure(server.url("/model"), None, ignore)
         assert time.thread_time() - busy < (anyio.current_time() - began) / 4
         group.cancel_scope.cancel()
+
+
+async def test_what_came_and_how_it_ended_is_counted(
+    tmp_path: Path, server: WeightsServer
+) -> None:
+    content = noise(MIB)
+    server.put("/model", content).ranges = False
+    server.put("/other", content)
+
+    async with asking(tmp_path) as weights:
+        await weights.ensure(server.url("/model"), None, ignore)
+        await weights.ensure(server.url("/other"), None, ignore)
+        with pytest.raises(WeightsError):
+            await weights.ensure(server.url("/gone"), None, ignore)
+
+    tally = weights.tally
+    assert (tally.came, tally.done, tally.failed) == (2 * MIB, 2, 1)

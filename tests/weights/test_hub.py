@@ -1,5 +1,6 @@
 """hf:// from a hub that redirects to signed addresses elsewhere."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,9 +41,11 @@ def at(hub: FakeHub, **more: object) -> keys.Weights:
 async def test_a_repository_is_a_folder_of_its_commit(
     tmp_path: Path, hub: FakeHub
 ) -> None:
+    seen: list[Progress] = []
     async with asking(tmp_path, at(hub)) as weights:
-        path = await weights.ensure("hf://owner/name", None, ignore)
+        path = await weights.ensure("hf://owner/name", None, seen.append)
 
+    assert re.fullmatch(r"fetching, \d of 6 files here", seen[-1].what)
     assert path == tmp_path / "hf/owner/name" / hub.repos["owner/name"].commit
     there = {
         str(p.relative_to(path)): p.read_bytes() for p in path.rglob("*") if p.is_file()

@@ -198,3 +198,32 @@ def test_a_torn_line_ends_what_is_believed(tmp_path: Path) -> None:
         file.write(b"w 0 5\0\0\nw 1 50\nw 0 5")
 
     assert read(tmp_path / "j", "this") == (BEGUN, {0: 20})
+
+
+def test_after_a_power_cut_what_was_not_synced_is_fetched_again(
+    tmp_path: Path, server: WeightsServer
+) -> None:
+    """T70: another boot, and holes where the kernel had not written yet."""
+    content, file = slow(server, 24 * MIB)
+    digest = hashlib.sha256(content).hexdigest()
+    with FetchProcess(tmp_path) as first:
+        first.ask(server.url("/model"), digest)
+        until(first, 12 * MIB)
+    (journal,) = (tmp_path / WORK).rglob("*.journal")
+    head, _, lines = journal.read_bytes().partition(b"\n")
+    boot = Path("/proc/sys/kernel/random/boot_id").read_bytes().strip()
+    assert boot in head
+    journal.write_bytes(head.replace(boot, b"0" * len(boot)) + b"\n" + lines)
+    part = journal.with_suffix("")
+    part.write_bytes(bytes(part.stat().st_size))
+    file.rate = None
+    before = server.sent()
+
+    with FetchProcess(tmp_path) as second:
+        second.ask(server.url("/model"), digest)
+        ended = second.ended()
+
+    assert isinstance(ended, Done)
+    assert Path(ended.path).read_bytes() == content
+    # All of it, and once: believed, the holes would be found by the digest only.
+    assert server.sent() - before <= len(content) + 2
