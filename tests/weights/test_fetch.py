@@ -121,6 +121,39 @@ def children() -> list[int]:
     ]
 
 
+async def test_a_fetch_that_hangs_holds_up_nobody_else(
+    tmp_path: Path, server: WeightsServer
+) -> None:
+    """T76: it is a process of its own; stopped dead, it stops nothing here."""
+    server.put("/small", b"x")
+    server.put("/model", noise(8 * MIB)).rate = 2 * MIB
+    began = anyio.Event()
+
+    async with asking(tmp_path) as weights:
+        small = await weights.ensure(server.url("/small"), None, ignore)
+
+        async def ask() -> None:
+            await weights.ensure(server.url("/model"), None, lambda _: began.set())
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(ask)
+            await began.wait()
+            stopped = children()
+            assert stopped
+            for pid in stopped:
+                os.kill(pid, signal.SIGSTOP)
+            with anyio.fail_after(10):
+                assert list(weights.fetching) == [server.url("/model")]
+                await weights.hold([server.url("/small")])
+                again = await weights.ensure(server.url("/small"), None, ignore)
+                assert again == small
+            server.files["/model"].rate = None
+            for pid in stopped:
+                os.kill(pid, signal.SIGCONT)
+
+        assert not weights.fetching
+
+
 async def test_nobody_waiting_ends_the_transfer_and_keeps_what_came(
     tmp_path: Path, server: WeightsServer
 ) -> None:

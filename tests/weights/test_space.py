@@ -1,10 +1,12 @@
 """Room on the disk, and what may leave the cache to make some."""
 
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import anyio
 import pytest
 
 from llmgw.config import keys
@@ -118,6 +120,47 @@ async def test_a_disk_that_fills_meanwhile_is_final_and_leaves_no_half(
 
     assert refused.value.final
     assert not list(full.rglob("model/model"))
+
+
+async def test_a_second_that_does_not_fit_beside_the_first_waits_and_says_why(
+    full: Path, server: WeightsServer
+) -> None:
+    """T72: what the first will still take is taken, and told."""
+    file = server.put("/first", noise(14 * MIB))
+    file.rate = MIB
+    server.put("/second", noise(14 * MIB, 2))
+    told: list[str] = []
+    first_began, second_waits = anyio.Event(), anyio.Event()
+
+    def second(progress: Progress) -> None:
+        told.append(progress.what)
+        if progress.what.startswith("waiting"):
+            file.rate = None
+            second_waits.set()
+
+    async with asking(full) as weights:
+
+        async def first() -> None:
+            await weights.ensure(
+                server.url("/first"),
+                None,
+                lambda p: first_began.set() if p.done else None,
+            )
+
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as group:
+                group.start_soon(first)
+                await first_began.wait()
+                with pytest.raises(WeightsError, match="are needed") as refused:
+                    await weights.ensure(server.url("/second"), None, second)
+                assert second_waits.is_set()
+                assert not refused.value.final
+                assert "llmgw weights evict" in refused.value.fix
+
+    assert re.fullmatch(
+        r"waiting for [\d.]+ MiB of disk, beside 1 other fetches", told[0]
+    )
+    assert server.sent("/second") <= 1
 
 
 async def test_above_the_limit_the_longest_unused_leaves(
