@@ -7,6 +7,8 @@ fleet.test {
     agent1 = fleet.agent {
       settings = {
         servers = [ "cp1:7443" ];
+        # an emulated processor takes its time for a look
+        discovery = { interval = "10s"; probe_timeout = "30s"; };
         fabrics = [ { name = "fab0"; hcas = [ "rxe0" ]; } ];
       };
       config = {

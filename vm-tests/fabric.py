@@ -33,15 +33,15 @@ with subtest("it comes: an adapter of its fabric, and no problem any more"):
     t.assertEqual(port["state"], "active")
     t.assertEqual(port["fabrics"], ["fab0"])
     agent1.wait_until_fails(
-        "llmgw status --json 2>/dev/null | grep -q 'no such adapter'", timeout=90
+        "llmgw status --json 2>/dev/null | grep -q 'no such adapter'", timeout=180
     )
 
 with subtest("its port goes down, and that is said"):
     agent1.succeed("ip link set eth2 down")
-    problem("hca_port_down", 90)
+    problem("hca_port_down", 180)
     agent1.succeed("ip link set eth2 up")
     agent1.wait_until_fails(
-        "llmgw status --json 2>/dev/null | grep -q hca_port_down", timeout=90
+        "llmgw status --json 2>/dev/null | grep -q hca_port_down", timeout=180
     )
 
 with subtest("a slow link that loses a tenth of all packets is no lost control plane"):

@@ -8,11 +8,11 @@ fleet.test {
   name = "mgmt-address";
   nodes = {
     agent1 = fleet.agent {
-      settings.servers = [ "cp1:7443" "cp2:7443" "cp3:7443" "[2001:db8:3::5]:7443" ];
+      settings.servers = [ "cp1:7443" "cp2:7443" "cp3:7443" "[2001:db8:3::5]:7443" "192.168.100.4:7443" ];
       config = {
         virtualisation.vlans = [ ];
         virtualisation.interfaces = {
-          # bond0 and mgmt.100 are names of cards here; a real bond is made by the script where the kernel has one
+          # bond0 and mgmt.100 are names of cards here; a real bond and a real VLAN are made by the script where the kernel has them
           "mgmt.100" = { vlan = 1; assignIP = true; };
           bond0 = { vlan = 2; assignIP = true; };
           ibp65s0 = { vlan = 3; assignIP = true; };

@@ -62,6 +62,29 @@ with subtest("IPv6 alone"):
 with subtest("the same process all the while"):
     t.assertEqual(pid(agent1), before)
 
+if can(
+    agent1,
+    "ip link add link late0 name mgmt100 type vlan id 100",
+    "a real VLAN: no such kernel device",
+):
+    with subtest("a VLAN on a card is the interface that the address is on"):
+        cp3.succeed(
+            "ip link add link eth1 name mgmt100 type vlan id 100",
+            "ip addr add 192.168.100.4/24 dev mgmt100",
+            "ip link set mgmt100 up",
+        )
+        agent1.succeed(
+            "ip addr flush dev late0",
+            "ip addr add 192.168.100.1/24 dev mgmt100",
+            "ip link set mgmt100 up",
+        )
+        role(cp3, "leader 5")
+        role(cp4, "off")
+        announces(agent1, "192.168.100.1", "mgmt100", 60)
+        t.assertEqual(pid(agent1), before)
+        agent1.succeed("ip link del mgmt100")
+        role(cp4, "leader 6")
+
 if can(agent1, "ip link add llmgwbond type bond", "a real bond: no such kernel device"):
     with subtest("a bond of two cards is one interface"):
         agent1.succeed(
@@ -71,6 +94,6 @@ if can(agent1, "ip link add llmgwbond type bond", "a real bond: no such kernel d
             "ip addr add 192.168.4.9/24 dev llmgwbond",
             "ip link set llmgwbond up",
         )
-        role(cp3, "leader 5")
+        role(cp3, "leader 7")
         role(cp4, "off")
         announces(agent1, "192.168.4.9", "llmgwbond", 60)

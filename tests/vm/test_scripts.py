@@ -14,7 +14,7 @@ from tests.nix.nix import ROOT
 
 TESTS = ROOT / "vm-tests"
 NODES: dict[str, dict[str, Any]] = json.loads((TESTS / "lite/nodes.json").read_text())
-RUNNABLE = sorted(name for name, about in NODES.items() if "skipped" not in about)
+RUNNABLE = sorted(name for name, about in NODES.items() if "nodes" in about)
 TOOLS = Path(sys.executable).parent
 
 
@@ -69,6 +69,27 @@ def test_the_scripts_have_the_right_types(tmp_path: Path) -> None:
         if d["severity"] == "error"
     ]
     assert not said, "\n".join(said)
+
+
+def test_a_method_that_the_driver_has_not_is_found(tmp_path: Path) -> None:
+    if not (TOOLS / "basedpyright").exists():
+        pytest.skip("no basedpyright: make .venv/.dev")
+    shutil.copy(TESTS / "lib/driver.pyi", tmp_path)
+    misspelt = whole("clone").replace("agent1.succeed(", "agent1.suceed(", 1)
+    misspelt += 'agent1.succeed("true", timeout="soon")\n'
+    (tmp_path / "misspelt.py").write_text(misspelt)
+
+    checked = subprocess.run(
+        [TOOLS / "basedpyright", "--pythonpath", sys.executable, "misspelt.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert checked.returncode == 1
+    assert "suceed" in checked.stdout
+    assert "'soon'" in checked.stdout
 
 
 def test_the_scripts_are_linted(tmp_path: Path) -> None:

@@ -31,6 +31,8 @@
       role = "etcd";
       etcd = map (member: "http://${member}:2379") names;
       url = "http://${name}:7443";
+      # long enough to tell a place that was given up from one that ran out
+      extraArgs = [ "--etcd-ttl" "15" ];
       openFirewall = true;
     };
   };

@@ -1,6 +1,7 @@
 # What the light runner has to know of a test: each node's networks, and what is on it because of our modules.
 #
-# Evaluated with nixpkgs (the flake's check `vm-lite-nodes`) and without (tests/vm), and the same both times.
+# lite/nodes.nix evaluates it without nixpkgs; that nodes.json is what comes of it is tested wherever there is a Nix
+# (tests/nix/test_generated.py), and in CI by `make generate`.
 { lib, render ? import ../../packaging/render.nix { inherit lib; }, plain ? (text: text) }:
 let
   isOurs = name: _: lib.hasPrefix "llmgw" name;

@@ -24,6 +24,7 @@ from machine import bridge
 
 CARDS = 4  # every guest has them; the saved one does
 PARCEL = 16 * 1024 * 1024  # what is put into a guest, as a disk of always this size
+EMULATED = 4.0  # how much longer a command may take there
 CMDLINE = (
     "console=ttyS0 root=/dev/vda rw quiet loglevel=3 systemd.show_status=0 "
     "net.ifnames=0 mitigations=off tsc=reliable no_timer_check"
@@ -193,6 +194,7 @@ class Guest(Commands):
         self._pack(source)
         self._qemu = Qemu(image, disk, self._dir, accel, self._tag)
         self._is_new = True
+        self._is_slow = accel == "tcg"
 
     def _pack(self, source: Path) -> None:
         """What makes a copy of the saved guest this node, as a disk with a tar."""
@@ -284,6 +286,8 @@ class Guest(Commands):
         self, command: str, check_return: bool = True, timeout: float | None = 900
     ) -> tuple[int, str]:
         self.start()
+        if timeout is not None and self._is_slow:
+            timeout *= EMULATED
         return self._qemu.run(command, timeout)
 
 
