@@ -1,7 +1,10 @@
 """Every Nix file can be read, and the lock names what the flake wants."""
 
 import json
+import re
 from pathlib import Path
+
+import pytest
 
 from tests.nix.nix import NIX_FILES, ROOT, run
 
@@ -11,6 +14,22 @@ def test_every_nix_file_parses(tmp_path: Path) -> None:
 
     assert answer.returncode == 0, answer.stderr
     assert len(NIX_FILES) > 10
+
+
+NIXOS_MD = (ROOT / "docs/nixos.md").read_text()
+SNIPPETS: list[str] = re.findall(r"```nix\n(.*?)```", NIXOS_MD, re.DOTALL)
+
+
+@pytest.mark.parametrize("snippet", SNIPPETS)
+def test_what_the_docs_say_to_write_can_be_read(snippet: str, tmp_path: Path) -> None:
+    """A whole file, or lines that go into a module."""
+    whole, lines = tmp_path / "whole.nix", tmp_path / "lines.nix"
+    whole.write_text(snippet)
+    lines.write_text("{ config, pkgs, ... }: {\n" + snippet + "}\n")
+
+    answers = [run(tmp_path, "--parse", str(file)) for file in (whole, lines)]
+
+    assert any(answer.returncode == 0 for answer in answers), answers[-1].stderr
 
 
 def test_a_broken_file_does_not_parse(tmp_path: Path) -> None:
