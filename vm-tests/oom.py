@@ -29,7 +29,8 @@ for node in (agent1, agent2):
         again = serving(node, "chat-0", 60)
         t.assertNotEqual(again, engines["chat-0"])
         group = node.succeed(f"grep ^0:: /proc/{again}/cgroup").strip()[3:]
-        limit = node.succeed(f"cat /sys/fs/cgroup{group}/memory.max").strip()
+        file = shlex.quote(f"/sys/fs/cgroup{group}/memory.max")
+        limit = node.succeed(f"cat {file}").strip()
         t.assertEqual(limit, str(64 * 1024 * 1024))
         t.assertNotIn("/agent", group)
 
