@@ -5,7 +5,7 @@ let
   lib = import ./lib.nix;
   pkgs = import ./pkgs.nix { inherit lib; };
   evaluate = modules: (lib.evalModules {
-    specialArgs = { inherit pkgs; };
+    specialArgs = { inherit pkgs; modulesPath = toString ./.; };
     modules = [ { systemd.package = pkgs.systemd; } ] ++ modules;
   });
   given = map (path: /. + path) (builtins.fromJSON files);
@@ -34,6 +34,7 @@ in
     checkedBy = cfg.services.llmgw-agent.configFile.script or null;
     units = cfg.systemd.services;
     paths = cfg.systemd.paths or { };
+    hostName = cfg.networking.hostName or null;
     firewall = cfg.networking.firewall or { };
     polkit = cfg.security.polkit.extraConfig or "";
   };

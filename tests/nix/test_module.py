@@ -187,3 +187,16 @@ def test_a_home_directory_of_models_is_warned_of(tmp_path: Path) -> None:
 
     (warning,) = made["warnings"]
     assert "/home/me lies in a home directory" in warning
+
+
+def test_the_image_names_no_node_and_finds_its_control_plane_by_name(
+    tmp_path: Path,
+) -> None:
+    """One image for the fleet: the site says who each machine is."""
+    made = evaluate(tmp_path, files=[str(ROOT / "nixos-module/node-image.nix")])
+
+    assert made["refused"] == []
+    assert made["hostName"] == ""
+    assert "node_id" not in made["file"]
+    assert made["file"]["servers"] == ["llmgw-control:7443"]
+    assert made["firewall"] != {}

@@ -1,0 +1,2 @@
+# What the image imports of NixOS: drivers, which nobody looks at here.
+{ }
