@@ -33,11 +33,3 @@ for node in (agent1, agent2):
         limit = node.succeed(f"cat {file}").strip()
         t.assertEqual(limit, str(64 * 1024 * 1024))
         t.assertNotIn("/agent", group)
-
-with subtest("the machine itself runs out: the engine goes, not the agent"):
-    before = pid(agent1)
-    neighbour = serving(agent1, "chat-0")
-    eats(agent1, "chat-1")  # it has no limit of its own
-    t.assertEqual(pid(agent1), before)
-    lives(agent1, neighbour)
-    serving(agent1, "chat-1", 90)
