@@ -112,6 +112,7 @@ def run(root: Path, source: Path, test: str) -> tuple[int, float]:
     with tempfile.TemporaryDirectory(prefix=f"llmgw-{test}-") as folder:
         done = subprocess.run(
             [
+                *("setpriv", "--pdeathsig", "KILL"),  # ends with us, however we end
                 *("unshare", "--mount", "--net", "--pid", "--fork", "--kill-child"),
                 *("--mount-proc", "--propagation", "private", "bash", "-c", NAMESPACES),
                 *(str(HERE / "inside.py"), folder, str(root), str(source), test),
