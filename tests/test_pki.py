@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from llmgw import pki
 from llmgw.cli import parse
@@ -113,17 +113,20 @@ def test_a_bundle_is_all_that_a_node_needs(tmp_path: Path) -> None:
     assert found == {"tls.crt": 0o644, "tls.key": 0o600, "ca.crt": 0o644}
 
 
+def asked(
+    name: str, key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
+) -> x509.CertificateSigningRequest:
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    builder = x509.CertificateSigningRequestBuilder().subject_name(subject)
+    return builder.sign(key, hashes.SHA256())
+
+
 def test_a_request_is_signed_under_the_name_that_was_vouched_for(
     tmp_path: Path,
 ) -> None:
     pki.init(tmp_path)
     key = ec.generate_private_key(ec.SECP256R1())
-    request = (
-        x509.CertificateSigningRequestBuilder()
-        .subject_name(x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "root")]))
-        .sign(key, hashes.SHA256())
-        .public_bytes(serialization.Encoding.PEM)
-    )
+    request = asked("root", key).public_bytes(serialization.Encoding.PEM)
 
     certificate, authority = pki.sign(tmp_path, request, "n1", days=1)
 
@@ -133,6 +136,24 @@ def test_a_request_is_signed_under_the_name_that_was_vouched_for(
     assert made.public_key() == key.public_key()
     with pytest.raises(TlsError):
         pki.sign(tmp_path, b"no request", "n1")
+
+
+@pytest.mark.parametrize("kind", ["not its own key", "rsa"])
+def test_a_request_has_to_be_signed_with_its_own_elliptic_key(
+    tmp_path: Path, kind: str
+) -> None:
+    """Or whoever saw somebody's public key could have it certified as his."""
+    pki.init(tmp_path)
+    if kind == "rsa":
+        request = asked("n1", rsa.generate_private_key(65537, 2048))
+    else:
+        right = asked("n1", ec.generate_private_key(ec.SECP256R1()))
+        signed = right.public_bytes(serialization.Encoding.DER)
+        other = signed.replace(b"n1", b"n2")
+        request = x509.load_der_x509_csr(other)
+
+    with pytest.raises(TlsError, match="elliptic curve key"):
+        pki.sign(tmp_path, request.public_bytes(serialization.Encoding.PEM), "n1")
 
 
 def test_the_command_does_all_three(

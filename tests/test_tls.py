@@ -154,6 +154,9 @@ def test_a_half_written_pair_is_said_once_for_each_change(
     for _ in range(5):
         certificates.context()
 
+    (problem,) = certificates.problems()
+    assert (problem.code, problem.severity) == ("tls_files", "warning")
+    assert problem.what.endswith("(the ones read before are still in use)")
     assert len(caplog.records) == 1
 
 
@@ -167,7 +170,9 @@ def test_files_that_never_fitted_are_an_error_until_they_do(
 
     with pytest.raises(TlsError, match="No such file"):
         certificates.context()
-    assert codes(certificates) == ["tls_files"]
+    (problem,) = certificates.problems()
+    assert (problem.code, problem.severity) == ("tls_files", "error")
+    assert "still in use" not in problem.what
 
     cert.with_suffix(".later").rename(cert)
     certificates.context()
