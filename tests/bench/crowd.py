@@ -28,6 +28,7 @@ from tests.bench.linked import link, live, tls
 from tests.bench.plane import say
 from tests.fakes.witness import witness
 
+SETTLE = 1.2
 PATIENCE = 120.0  # the whole crowd and its handshakes share this machine
 
 
@@ -158,9 +159,12 @@ async def lose(
     processes: int,
     election: float,
     repeats: int,
+    limit: float,
 ) -> tuple[list[Fate], int]:
     """Kill the leader of them all; the next leads *election* seconds later. Again and
-    again, and how many signals their engines got in all of it."""
+    again, though no more after *limit* seconds; and how many signals their engines got
+    in all of it."""
+    end = time.monotonic() + limit
     role = "standby" if election else "leader"
     async with AsyncExitStack() as stack:
         start = stack.enter_async_context
@@ -174,6 +178,8 @@ async def lose(
         crowd = Crowd(parts)
         fates: list[Fate] = []
         for _ in range(repeats):
+            if time.monotonic() > end:
+                break
             await crowd.held()
             fates.append(await crowd.lose(old, new, election))
             sys.stderr.write(f"all {agents} back in {max(fates[-1].times):.2f} s\n")

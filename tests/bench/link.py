@@ -242,6 +242,7 @@ class Bench:
                 processes=self.args.processes,
                 election=election,
                 repeats=self.repeats,
+                limit=self.args.limit,
             )
         self.signals += signals
         last, limit = [max(fate.times) for fate in fates], 2 + election
@@ -375,6 +376,7 @@ if __name__ == "__main__":
     parser.add_argument("--agents", type=int, default=500)
     parser.add_argument("--processes", type=int, default=2, help="that they live in")
     parser.add_argument("--attempts", type=int, default=2000)
+    parser.add_argument("--limit", type=float, default=600.0, help="seconds a crowd")
     parser.add_argument("--plain", action="store_true", help="the crowd without TLS")
     parser.add_argument("--rows", default="", help="killed,standbys,bye,hole,crowd,…")
     sys.exit(anyio.run(main, parser.parse_args()))
