@@ -57,13 +57,15 @@ class _History:
 
     def __init__(self) -> None:
         self.deaths = 0
+        self.death: str | None = None
         self.again_at = 0.0
         self.ready_since: float | None = None
         self.pids: dict[tuple[str, str, int], int] = {}
         self.step = Step("waiting")
         self._delays = delays(FIRST, LONGEST)
 
-    def died(self, now: float) -> None:
+    def died(self, now: float, why: str | None) -> None:
+        self.death = why
         served = None if self.ready_since is None else now - self.ready_since
         if served is not None and served > LONGEST:
             self.deaths = 0
@@ -222,13 +224,15 @@ class Groups:
         if found.state == "ready" and history.ready_since is None:
             history.ready_since = now
         if is_death:
-            history.died(now)
+            history.died(now, found.reason)
         if found.state == "backoff" and history.is_loop:
             found = Step("crash_loop", found.reason, found.parts)
-        if found.state in ("backoff", "crash_loop") and not is_death:
-            found = Step(found.state, before.reason or found.reason)
+        is_wait = found.state in ("backoff", "crash_loop") and not is_death
+        if is_wait:
+            found = Step(found.state, history.death or found.reason)
         history.step = found
-        if (found.state, found.reason) != (before.state, before.reason):
+        # A death is told when it is seen, and its wait is no second one.
+        if (found.state, found.reason) != (before.state, before.reason) and not is_wait:
             self._tell(id, members, found)
         for one, part in zip(members, found.parts or (), strict=False):
             if part != one.part:

@@ -47,12 +47,15 @@ def is_member(replica: Replica) -> bool:
     return replica.group is not None and replica.group.rank > 0
 
 
-def network(group: Group, place: Place) -> dict[str, str]:
+def network(group: Group | None, place: Place) -> dict[str, str]:
     """One interface and one fabric for everything that opens sockets, all together.
 
     Where one of these is missing, that library picks an interface on its own: a bridge
-    of a container runtime, an overlay, or lo.
+    of a container runtime, an overlay, or lo. Without a group nothing leaves the node:
+    there is no need of a fabric, and not to know the interface is no fault.
     """
+    if group is None:
+        return sockets(place)
     if place.interface is None:
         raise EngineError(
             f"the interface that holds {place.host} is not known",

@@ -50,7 +50,6 @@ def awaits(replica: Replica) -> tuple[group.Address, ...]:
 def launch(replica: Replica, place: Place) -> Launch:
     """`sglang serve`; with a Python as binary, its module."""
     spans = group.check(replica, place)
-    network = group.sockets(place) if spans is None else group.network(spans, place)
     workers = max(1, len(replica.gpus))
     return Launch(
         argv=(
@@ -65,7 +64,7 @@ def launch(replica: Replica, place: Place) -> Launch:
         ),
         env={
             **visible(replica, place),
-            **network,
+            **group.network(spans, place),
             "SGLANG_HOST_IP": place.host,
             "HF_HUB_OFFLINE": "1",
             "OMP_NUM_THREADS": str(max(1, place.threads // workers)),

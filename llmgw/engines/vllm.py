@@ -144,11 +144,10 @@ def _with_ray(serve: tuple[str, ...], spans: Group, place: Place) -> tuple[str, 
 
 
 def _environment(replica: Replica, spans: Group | None, place: Place) -> dict[str, str]:
-    network = group.sockets(place) if spans is None else group.network(spans, place)
     workers = max(1, len(replica.gpus))
     return {
         **visible(replica, place),
-        **network,
+        **group.network(spans, place),
         "VLLM_HOST_IP": place.host,
         "VLLM_PORT": str(place.ports["internal"]),
         "VLLM_NO_USAGE_STATS": "1",

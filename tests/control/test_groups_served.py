@@ -186,6 +186,28 @@ async def test_a_death_restarts_all_once_and_only_when_all_have_ended(
     assert view["generation"] == 2
 
 
+async def test_a_death_before_it_served_is_waited_out_and_told_once(
+    serving: Serving,
+) -> None:
+    """T90: what comes after it, and the wait, are no deaths of their own."""
+    async with serving(heartbeat_s=10.0) as plane, AsyncExitStack() as stack:
+        first, second = await two(plane, stack)
+        await first.sent()
+        await second.sent()
+        await first.say("starting", 0, 1, pid=1)
+        await second.say("backoff", 1, 1, reason="exited with code 1")
+        await second.taken_back()
+        await second.say("stopped", 1, 1)
+        await until(plane, "waiting", "r0 on n1 has not ended")
+        await first.say("stopped", 0, 1)
+
+        await until(plane, "backoff", "r1 on n2 is backoff: exited with code 1")
+
+        events = (await plane.admin("GET", "events")).json()["events"]
+    said = [one["event"]["text"] for one in events if one["event"]["kind"] == "group"]
+    assert sum(" is backoff: " in one.split(";")[0] for one in said) == 1
+
+
 async def test_a_member_that_is_another_process_is_a_death(serving: Serving) -> None:
     """T90: its node was rebooted and started it alone; its peers know nothing of it."""
     async with serving() as plane, AsyncExitStack() as stack:

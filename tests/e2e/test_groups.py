@@ -113,7 +113,10 @@ def member(name: str, rank: int, size: int, **more: Any) -> dict[str, Any]:
 def test_a_model_over_two_llama_cpps_outlives_the_death_of_either(
     fleet: Fleet, llama: Build, tiny: Path
 ) -> None:
-    """T89, T90: rpc-server and head end together, start together, and it serves."""
+    """T89, T90: rpc-server and head end together, start together, and it serves.
+
+    T62: an rpc-server without a home or a cache folder fails as a service.
+    """
     nodes = Nodes(fleet, "n1", "n2")
     home = Path(llama.binary)
     while home.parent.name != ".builds":
@@ -139,6 +142,11 @@ def test_a_model_over_two_llama_cpps_outlives_the_death_of_either(
     completes(first["n1"])
     argv = Path(f"/proc/{first['n2']['pid']}/cmdline").read_text().split("\0")
     assert argv[1:5] == ["--host", "127.0.0.3", "--port", str(port + 1)]
+
+    environ = Path(f"/proc/{first['n2']['pid']}/environ").read_text().split("\0")
+    homes = dict(one.split("=", 1) for one in environ if one)
+    for name in ("HOME", "TMPDIR", "XDG_CACHE_HOME"):
+        assert Path(homes[name]).is_dir()
 
     for victim in ("n2", "n1"):
         before = nodes.ready()
