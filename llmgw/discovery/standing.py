@@ -5,11 +5,11 @@ One question and one answer a line. It leaves when its owner does.
 
 import json
 import os
-import select
+import selectors
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,14 @@ class Standing:
     """Runs *function* of *module* for each question. Blocks: ask in a thread."""
 
     def __init__(
-        self, module: str, function: str, environ: Mapping[str, str] | None = None
+        self,
+        module: str,
+        function: str,
+        environ: Mapping[str, str] | None = None,
+        *,
+        kill: Callable[[int, int], None] = os.killpg,
     ) -> None:
+        self._kill = kill
         self._command = [sys.executable, "-I", "-c", _PROGRAM, module, function]
         self._environ = None if environ is None else dict(environ)
         self._process: subprocess.Popen[bytes] | None = None
@@ -44,7 +50,7 @@ class Standing:
             line = b""
         except TimeoutError:
             self._process = None
-            if not end(process):
+            if not end(process, self._kill):
                 self._stuck, self._since = process, since
             raise Hung(since) from None
         if not line:
@@ -67,7 +73,7 @@ class Standing:
     def close(self) -> None:
         """End it; the next question starts another."""
         if self._process is not None:
-            end(self._process)
+            end(self._process, self._kill)
             self._process = None
 
 
@@ -75,14 +81,16 @@ def _line(process: subprocess.Popen[bytes], until: float) -> bytes:
     """Empty at its end; TimeoutError if there is none in time."""
     assert process.stdout is not None
     handle, said = process.stdout.fileno(), b""
-    while not said.endswith(b"\n"):
-        left = max(0.0, until - time.monotonic())
-        if not select.select([handle], [], [], left)[0]:
-            raise TimeoutError
-        part = os.read(handle, 1 << 16)
-        if not part:
-            return b""
-        said += part
+    # Not select(): an agent with many engines has descriptors above its 1023.
+    with selectors.PollSelector() as ready:
+        ready.register(handle, selectors.EVENT_READ)
+        while not said.endswith(b"\n"):
+            if not ready.select(max(0.0, until - time.monotonic())):
+                raise TimeoutError
+            part = os.read(handle, 1 << 16)
+            if not part:
+                return b""
+            said += part
     return said
 
 

@@ -1,7 +1,11 @@
 """How busy the node is, between two surveys; asked of the real pynvml."""
 
 import os
+import resource
 import shutil
+import signal
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +110,61 @@ def test_one_that_hangs_is_ended_and_begun_anew(
         assert len(child.ask(ask, 20)) == 1
     finally:
         child.close()
+
+
+def test_one_that_cannot_be_ended_is_not_joined() -> None:
+    """T84: asleep in a driver, it outlives SIGKILL; one such process is enough."""
+    spared: list[int] = []
+
+    def kill(pid: int, number: int) -> None:
+        if spared:
+            os.killpg(pid, number)
+        spared.append(pid)
+
+    child = Standing("subprocess", "getoutput", kill=kill)
+    ask = {"cmd": "exec sleep 60"}
+    before = children()
+    try:
+        with pytest.raises(Hung) as first:
+            child.ask(ask, 1.0)
+        with pytest.raises(Hung) as second:
+            child.ask(ask, 1.0)
+        assert second.value.since == first.value.since
+        assert len(children() - before) == len(spared) == 1
+    finally:
+        os.killpg(spared[0], signal.SIGKILL)
+
+    assert when_free(child, {"cmd": "echo well"}) == "well"
+    child.close()
+
+
+def when_free(child: Standing, ask: dict[str, str]) -> object:
+    until = time.monotonic() + 10
+    while True:
+        try:
+            return child.ask(ask, 10.0)
+        except Hung:
+            assert time.monotonic() < until
+            threading.Event().wait(0.01)
+
+
+def test_its_answer_is_heard_above_descriptor_1023() -> None:
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most < 1200:
+        pytest.skip("needs 1,200 descriptors: ulimit -Hn 4096")
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1200, most))
+    held = [os.open("/dev/null", os.O_RDONLY)]
+    child = Standing("posixpath", "basename")
+    try:
+        while held[-1] < 1024:
+            held.append(os.dup(held[0]))
+        assert child.ask({"p": "a/b"}, 20) == "b"
+    finally:
+        child.close()
+        for one in held:
+            os.close(one)
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_one_that_dies_of_a_question_is_begun_anew() -> None:
