@@ -4,7 +4,7 @@ fleet.test {
   name = "engine";
   nodes = {
     agent1 = fleet.agent {
-      settings = { servers = [ "cp1:7443" ]; model_dirs = [ "/var/lib/llmgw-models" ]; weights_cache = "/var/lib/llmgw-weights"; };
+      settings = { servers = [ "cp1:7443" ]; model_dirs = [ "/var/lib/llmgw-models" ]; };
       config = { pkgs, ... }:
         let
           # random weights, a quarter of a megabyte: what is tested is the path, not the answer

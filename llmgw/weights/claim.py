@@ -22,6 +22,9 @@ from msgspec import Struct
 
 from llmgw.weights.journal import boot_id
 
+# So often in a row the folder may be swept away between its making and its use.
+SWEPT = 100
+
 
 class Owner(Struct, frozen=True, kw_only=True):
     """A process, so that another on the same machine can tell whether it lives."""
@@ -97,6 +100,7 @@ class Claims:
         """Make *owner* the one who fetches *key*; whoever is it already, else None."""
         path = self.folder / key / "claim"
         beside = path.with_name(f"{owner.nonce}.claim")
+        swept = 0
         try:
             while True:
                 try:
@@ -105,7 +109,12 @@ class Claims:
                     if self._take(key, path, beside):
                         return None
                 except FileNotFoundError:
-                    continue  # whoever was last swept the folder at this moment
+                    # Whoever was last swept the folder at this moment; or it is one
+                    # where nothing can be made, as below /proc.
+                    swept += 1
+                    if swept == SWEPT:
+                        raise
+                    continue
                 found = self.read(key)
                 if found is not None:
                     return found

@@ -80,6 +80,7 @@ class Transfer:
         # What is to be hashed next: blocks in their order, and where those end.
         self._queue: deque[tuple[memoryview, int]] = deque()
         self._turn = 0
+        self._is_awaited = False
         self.done = self._had = sum(part.upto)
         self._old = self._frontier()
         self._began = clock()
@@ -188,7 +189,10 @@ class Transfer:
             # not in the journal yet, and a kill would cost it.
             is_near = self._old <= self._turn >= at - NEAR
             if count and is_near and at == self._frontier():
+                self._is_awaited = True
+                self._changed.notify_all()
                 self._changed.wait_for(lambda: self._is_turn(at), TURN)
+                self._is_awaited = False
             spare = self._blocks.take(0.0) if self._turn == at else None
             self._reached(at, at + count)
             if spare is None or self.error:
@@ -285,10 +289,13 @@ class Transfer:
                 if self._queue:
                     self._changed.notify_all()
                     return self._queue.popleft()
-                if self._frontier() >= enough:
-                    self._turn = enough
+                upto = min(enough, self._frontier())
+                # Less than a block, too, if the next waits for the hash to be there:
+                # on a slow link each would wait for the other.
+                if upto == enough or (self._is_awaited and upto > hashed):
+                    self._turn = upto
                     self._changed.notify_all()
-                    return None, enough - hashed
+                    return None, upto - hashed
                 if not self.error:
                     self._changed.wait(0.25)
             if self.error:

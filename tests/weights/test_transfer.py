@@ -5,6 +5,8 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
+
 from llmgw.weights.blocks import BLOCK, Blocks
 from llmgw.weights.http import PUBLIC, Client
 from llmgw.weights.journal import Begun
@@ -135,6 +137,40 @@ def test_what_came_before_its_turn_is_read_back(
 
     assert found == hashlib.sha256(server.files["/model"].content).hexdigest()
     assert part.read_back >= PIECE
+
+
+def test_a_slow_block_and_the_hash_do_not_wait_for_each_other(
+    tmp_path: Path, server: WeightsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hash is at the last whole block; less than one lies behind it, and the next
+    comes where that ends."""
+    monkeypatch.setattr("llmgw.weights.transfer.TURN", 60.0)
+    transfer, part = begun(server, tmp_path, 3 * PIECE)
+    server.files["/model"].rate = MIB
+    found: list[str] = []
+    taken = [transfer.take(3) for _ in range(3)]
+
+    def fetch(pieces: range | None) -> None:
+        assert pieces is not None
+        reader = Reader()
+        transfer.fetch(pieces, reader, free)
+        reader.client.close()
+
+    fetch(taken[1])
+    threads = [threading.Thread(target=fetch, args=(taken[n],)) for n in (0, 2)]
+    threads.append(
+        threading.Thread(target=lambda: found.append(transfer.wait(lambda _done: None)))
+    )
+    threads[2].start()
+    threads[0].start()
+    while part.upto[0] < PIECE // 2:
+        threading.Event().wait(0.01)
+    threads[1].start()
+    for one in threads:
+        one.join(20)
+    part.close()
+
+    assert found == [hashlib.sha256(server.files["/model"].content).hexdigest()]
 
 
 def test_blocks_are_lent_and_there_are_no_more() -> None:
