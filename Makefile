@@ -39,7 +39,7 @@ vm-lite:  ## the VM tests on systemd-nspawn guests, as root; TESTS='failover ado
 vm-qemu:  ## those that need a kernel of their own, on QEMU guests, as root; TESTS='oom mgmt-address' for some
 	python3 vm-tests/qemu $(TESTS)
 
-bench: bench-link bench-supervisor bench-adoption bench-weights bench-discovery bench-threads  ## speed and memory, as ratios in one run; bench-link for one, BENCH='--repeats 5'
+bench: bench-link bench-control bench-agent bench-supervisor bench-adoption bench-weights bench-discovery bench-threads  ## speed and memory, as ratios in one run; bench-link for one, BENCH='--repeats 5'
 
 bench-%: .venv/.dev
 	$(PY) -m tests.bench.$* $(BENCH)
@@ -47,8 +47,9 @@ bench-%: .venv/.dev
 soak-%: .venv/.dev  ## soak-link, soak-engines, soak-weights: random faults for long; SOAK='--minutes 60'
 	$(PY) -m tests.soak.$* $(SOAK)
 
-fuzz: .venv/.dev  ## throw files at the loader; FUZZ='--seconds 600'
+fuzz: .venv/.dev  ## throw files at the loader and the header readers; FUZZ='--seconds 600'
 	$(PY) -m tests.fuzz.config $(FUZZ)
+	$(PY) -m tests.fuzz.headers $(FUZZ)
 
 lock: .venv/.dev  ## newest versions into the lock files
 	.venv/bin/pip install --quiet uv

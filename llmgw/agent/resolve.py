@@ -150,7 +150,9 @@ class _Work:
     def cache(self) -> None:
         found, written = landing(self.found, self.machine), self.config.weights_cache
         if isinstance(found, Fault):
-            self.faults.append(found)
+            # Engines may serve what lies there already: an agent that did not start
+            # because a mount turned read-only would leave them alone.
+            self.warnings.append(found)
         elif found != written:
             detail = f"{written} cannot be written to; the next of model_dirs"
             self._set("weights_cache", found, detail)

@@ -3,15 +3,20 @@
 import json
 from pathlib import Path
 
+import anyio
+import anyio.to_thread
 import pytest
 
 from llmgw.agent.landing import landing
 from llmgw.agent.resolve import read
 from llmgw.cli import parse
 from llmgw.cli.pull import cache_of, prepared
+from llmgw.config import keys
 from llmgw.config.load import Loaded, load
 from llmgw.discovery.node import Here
-from llmgw.errors import ConfigError, Fault
+from llmgw.errors import ConfigError, Fault, WeightsError
+from llmgw.weights.fetch import Weights
+from llmgw.wire import Progress
 
 # Not even root makes a file there.
 READ_ONLY = "/proc/sys"
@@ -49,6 +54,27 @@ def test_where_none_takes_files_it_is_a_clear_fault(tmp_path: Path) -> None:
     assert "none of model_dirs can be written" in fault.what
     with pytest.raises(ConfigError, match="none of model_dirs"):
         prepared(tmp_path / "agent.toml", None)
+
+
+async def test_an_agent_that_can_fetch_nothing_still_serves_what_is_there(
+    tmp_path: Path,
+) -> None:
+    """T80: a mount that turned read-only over night is no reason not to start."""
+    file = written(tmp_path, READ_ONLY, "/proc/self")
+    resolved = await anyio.to_thread.run_sync(read, file)
+
+    assert "weights_cache" in [one.key for one in resolved.warnings]
+    assert resolved.config.weights_cache
+    weights = Weights(keys.Weights(), Path(resolved.config.weights_cache), ())
+    async with anyio.create_task_group() as group:
+        await group.start(weights.run)
+        with pytest.raises(WeightsError, match=READ_ONLY):
+            await weights.ensure(f"file://{file}", None, ignore)
+        group.cancel_scope.cancel()
+
+
+def ignore(_: Progress) -> None:
+    pass
 
 
 class Dead(Here):
