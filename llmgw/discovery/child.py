@@ -127,9 +127,19 @@ def lives(process: subprocess.Popen[bytes]) -> bool:
 # Isolated, so that no variable and no file of the working directory gets in. The path
 # is then that of this very package, wherever it lies. Written out here, for importing
 # this module would load subprocess, which takes longer than most probes.
-_PROGRAM = f"""\
-import importlib, json, resource, sys
+ENTRY = f"""\
+import _thread, importlib, json, os, resource, select, signal, sys
+def leave_with_owner():
+    heard = select.poll()
+    heard.register(1, 0)
+    heard.poll()
+    os.killpg(0, signal.SIGKILL)
+_thread.start_new_thread(leave_with_owner, ())
 sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+"""
+
+_PROGRAM = f"""\
+{ENTRY}
 from llmgw.discovery.found import clean
 module, function, memory = sys.argv[1:]
 if memory != "None":

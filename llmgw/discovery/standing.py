@@ -10,10 +10,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
-from llmgw.discovery.child import Hung, end, lives
+from llmgw.discovery.child import ENTRY, Hung, end, lives
 
 
 class Standing:
@@ -95,8 +94,7 @@ def _line(process: subprocess.Popen[bytes], until: float) -> bytes:
 
 
 _PROGRAM = f"""\
-import importlib, json, sys
-sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+{ENTRY}
 function = getattr(importlib.import_module(sys.argv[1]), sys.argv[2])
 for line in sys.stdin:
     print(json.dumps(function(**json.loads(line))), flush=True)

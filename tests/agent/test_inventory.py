@@ -171,6 +171,8 @@ async def test_a_child_that_cannot_be_ended_is_not_joined(tmp_path: Path) -> Non
     pids: list[int] = []
 
     def spare(pid: int, _: int) -> None:
+        # Stopped, it does as little as one that sleeps in a driver.
+        os.killpg(pid, signal.SIGSTOP)
         pids.append(pid)
 
     child = Child("subprocess", "run", kill=spare)

@@ -4,10 +4,13 @@ import os
 import resource
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 import anyio.from_thread
@@ -22,6 +25,8 @@ from llmgw.wire import GpuLoad
 from tests.discovery import trees
 from tests.fakes import nvml
 from tests.fakes.nvml import GIB, bus
+
+T = TypeVar("T")
 
 needs_gcc = pytest.mark.skipif(
     shutil.which("gcc") is None, reason="needs a C compiler: apt-get install gcc"
@@ -117,8 +122,8 @@ def test_one_that_cannot_be_ended_is_not_joined() -> None:
     spared: list[int] = []
 
     def kill(pid: int, number: int) -> None:
-        if spared:
-            os.killpg(pid, number)
+        # Stopped, it does as little as one that sleeps in a driver.
+        os.killpg(pid, number if spared else signal.SIGSTOP)
         spared.append(pid)
 
     child = Standing("subprocess", "getoutput", kill=kill)
@@ -234,3 +239,44 @@ async def test_no_driver_is_asked_on_a_node_without_cards(tmp_path: Path) -> Non
         with anyio.fail_after(5):
             await asked.wait()
         group.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("kind", ["child.Child", "standing.Standing"])
+def test_what_hangs_leaves_with_its_owner(kind: str) -> None:
+    """T84: an agent that is killed while a driver hangs leaves nothing behind: each
+    restart would leave one more."""
+    module, name = kind.split(".")
+    program = (
+        f"from llmgw.discovery.{module} import {name}\n"
+        f"asked = {name}('subprocess', 'run')\n"
+        "print('asks', flush=True)\n"
+        "asked.ask({'args': ['sleep', '61.5']}, 60)\n"
+    )
+    owner = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    assert owner.stdout is not None
+    with owner:
+        assert owner.stdout.readline() == b"asks\n"
+        below = wait_for(lambda: sessions_below(owner.pid))
+        wait_for(lambda: any(b"61.5" in words for words in words_of(below)))
+        owner.kill()
+    wait_for(lambda: not words_of(below))
+
+
+def sessions_below(pid: int) -> set[int]:
+    return {one.session for one in procfs.everyone() if one.parent == pid}
+
+
+def words_of(sessions: set[int]) -> list[bytes]:
+    return [
+        Path(f"/proc/{one.pid}/cmdline").read_bytes()
+        for one in procfs.everyone()
+        if one.session in sessions and one.is_alive
+    ]
+
+
+def wait_for(fact: Callable[[], T]) -> T:
+    until = time.monotonic() + 20
+    while not (found := fact()):
+        assert time.monotonic() < until
+        threading.Event().wait(0.01)
+    return found
