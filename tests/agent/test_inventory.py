@@ -16,6 +16,7 @@ from llmgw.config.keys import Config, Discovery
 from llmgw.discovery.child import Child, Hung
 from llmgw.discovery.found import Found
 from llmgw.supervisor import procfs
+from tests.agent.test_load import stop
 
 
 def config(folder: Path, **settings: Any) -> Config:
@@ -171,8 +172,7 @@ async def test_a_child_that_cannot_be_ended_is_not_joined(tmp_path: Path) -> Non
     pids: list[int] = []
 
     def spare(pid: int, _: int) -> None:
-        # Stopped, it does as little as one that sleeps in a driver.
-        os.killpg(pid, signal.SIGSTOP)
+        stop(pid)
         pids.append(pid)
 
     child = Child("subprocess", "run", kill=spare)
