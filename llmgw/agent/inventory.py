@@ -273,9 +273,14 @@ def _ask(probe: Probe, answer: _Answer) -> tuple[Found, str]:
     try:
         kept = answer.found.memory if answer.found else None
         found = probe.ask(kept)
-        return found, _digest(found.value)
+    except (OSError, ValueError) as error:
+        # No process to be had, an answer that is none: what is not known of a machine
+        # is no reason to leave its engines alone.
+        log.warning("probe failed why=%s", error, exc_info=True)
+        found = Found(None, "the probe", f"the probe failed: {error}")
     finally:
         answer.is_asked = False
+    return found, _digest(found.value)
 
 
 def _digest(value: Any) -> str:

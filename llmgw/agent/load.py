@@ -91,6 +91,9 @@ class Sampler:
             if not self._is_silent:
                 log.warning("load of GPUs is not to be had, the driver hangs")
             self._is_silent = True
+        except OSError as error:  # no process is to be had
+            log.warning("load of GPUs is not to be had why=%s", error)
+            self._gpus = None
         else:
             self._is_silent = False
             self._gpus, self._gpus_at = found, time.monotonic()

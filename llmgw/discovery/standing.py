@@ -3,11 +3,14 @@
 One question and one answer a line. It leaves when its owner does.
 """
 
+import contextlib
 import json
 import os
 import selectors
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -32,9 +35,14 @@ class Standing:
         self._process: subprocess.Popen[bytes] | None = None
         self._stuck: subprocess.Popen[bytes] | None = None
         self._since = 0.0
+        self._lock = threading.Lock()
 
     def ask(self, arguments: Mapping[str, Any], deadline: float) -> Any:
         """The answer; Hung after *deadline* seconds. None: it died of the question."""
+        with self._lock:
+            return self._ask(arguments, deadline)
+
+    def _ask(self, arguments: Mapping[str, Any], deadline: float) -> Any:
         if self._stuck is not None and lives(self._stuck):
             raise Hung(self._since)
         self._stuck = None
@@ -43,7 +51,6 @@ class Standing:
         assert process.stdin is not None
         try:
             process.stdin.write(json.dumps(arguments).encode() + b"\n")
-            process.stdin.flush()
             line = _line(process, since + deadline)
         except BrokenPipeError:
             line = b""
@@ -52,10 +59,11 @@ class Standing:
             if not end(process, self._kill):
                 self._stuck, self._since = process, since
             raise Hung(since) from None
-        if not line:
-            self.close()
+        try:
+            return json.loads(line)
+        except ValueError:  # its end, or what a library of the driver's printed
+            self._end()
             return None
-        return json.loads(line)
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None:
@@ -66,11 +74,23 @@ class Standing:
                 stderr=subprocess.DEVNULL,
                 env=self._environ,
                 start_new_session=True,
+                # What is left of a question to a dead one would be written again when
+                # the pipe is closed, and fail again.
+                bufsize=0,
             )
         return self._process
 
     def close(self) -> None:
         """End it; the next question starts another."""
+        process = self._process
+        if process is not None and process.returncode is None:
+            # Whoever waits for its answer hears its end.
+            with contextlib.suppress(ProcessLookupError):
+                self._kill(process.pid, signal.SIGKILL)
+        with self._lock:
+            self._end()
+
+    def _end(self) -> None:
         if self._process is not None:
             end(self._process, self._kill)
             self._process = None

@@ -15,6 +15,9 @@ _VERSION = {
 # What llama.cpp says of the devices that it found.
 _FEATURES = ("CUDA", "ROCm", "Vulkan", "Metal", "SYCL", "RPC", "BLAS")
 
+# Bytes. One that says more, for ever perhaps, finds its pipe closed.
+LIMIT = 64 * 1024
+
 
 def stamp(binary: str) -> str:
     """Another one when the program is another. OSError if it is gone."""
@@ -32,16 +35,16 @@ def ask(kind: str, binary: str) -> Found:
     if pattern is None:
         return Found({}, source)
     try:
-        done = subprocess.run(
+        with subprocess.Popen(
             [binary, "--version"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            check=False,
-        )
+        ) as process:
+            assert process.stdout is not None
+            said = process.stdout.read(LIMIT).decode(errors="replace")
     except OSError as error:
         return Found(None, source, f"cannot be run: {error.strerror}")
-    said = done.stdout.decode(errors="replace")
     found = pattern.search(said)
     if found is None:
         last = said.strip().splitlines()[-1:] or ["nothing"]

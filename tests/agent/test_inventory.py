@@ -147,6 +147,25 @@ async def test_a_running_inventory_says_what_changed(tmp_path: Path) -> None:
         group.cancel_scope.cancel()
 
 
+@pytest.mark.parametrize(
+    "error", [BlockingIOError(11, "no process is to be had"), ValueError("no JSON")]
+)
+async def test_a_probe_that_cannot_be_asked_is_a_fact_with_the_reason(
+    tmp_path: Path, error: Exception
+) -> None:
+    """At its limit of processes a node keeps its engines, and says what it lacks."""
+
+    def fail(_: Any) -> Found:
+        raise error
+
+    probe = Probe(fail, lambda: 60.0, lambda: 30.0)
+    inventory = Inventory(config(tmp_path), replaced={"gpus": probe})
+
+    await inventory.ask("gpus")
+
+    assert str(error) in str(inventory.facts().facts["gpus"].reason)
+
+
 async def test_a_child_that_hangs_is_ended_with_all_below_it(tmp_path: Path) -> None:
     """T84: nvidia-smi hangs below the process that asked it."""
     child = Child("subprocess", "run")

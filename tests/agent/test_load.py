@@ -180,6 +180,29 @@ def test_its_answer_is_heard_above_descriptor_1023() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
+def test_one_that_was_ended_between_two_questions_is_begun_anew() -> None:
+    """The OOM killer takes it, say: no question may fail for that."""
+    child = Standing("posixpath", "basename")
+    before = children()
+    try:
+        assert child.ask({"p": "a/b"}, 20) == "b"
+        (pid,) = children() - before
+        os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: b") Z " in Path(f"/proc/{pid}/stat").read_bytes())
+        assert child.ask({"p": "a/b"}, 20) is None
+        assert child.ask({"p": "a/b"}, 20) == "b"
+    finally:
+        child.close()
+
+
+def test_an_answer_that_is_none_is_as_good_as_its_end() -> None:
+    child = Standing("builtins", "print")
+    try:
+        assert child.ask({"file": None, "end": "no JSON\n"}, 20) is None
+    finally:
+        child.close()
+
+
 def test_one_that_dies_of_a_question_is_begun_anew() -> None:
     child = Standing("os", "_exit")
     try:

@@ -39,6 +39,12 @@ def test_one_that_cannot_run_is_a_reason(tmp_path: Path) -> None:
     assert "no such flag" in said.reason
 
 
+def test_one_that_never_stops_talking_is_cut_short(tmp_path: Path) -> None:
+    found = version.ask("llamacpp", program(tmp_path, "exec yes version: 5510"))
+
+    assert found.value["version"] == "5510"
+
+
 def test_another_program_has_another_stamp(tmp_path: Path) -> None:
     first = version.stamp(program(tmp_path, "true"))
     assert version.stamp(program(tmp_path, "echo longer")) != first
