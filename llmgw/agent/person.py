@@ -23,6 +23,8 @@ class Person:
         self._state_dir = state_dir
         self._supervisor = supervisor
         self._touch = touch
+        # Two people at once: each reads, writes and then believes what was written.
+        self._lock = anyio.Lock()
         self._drained_since: float | None = None
         self._drain = kept.read(state_dir / kept.DRAIN, kept.Drain)
         stopped = kept.read(state_dir / kept.STOPPED, kept.Stopped)
@@ -35,9 +37,11 @@ class Person:
 
     async def set_drain(self, drain: kept.Drain | None) -> None:
         """Nothing new is started while draining, also after a restart of the agent."""
-        await anyio.to_thread.run_sync(kept.write, self._state_dir / kept.DRAIN, drain)
-        self._drain = drain
-        self._drained_since = None
+        path = self._state_dir / kept.DRAIN
+        async with self._lock:
+            await anyio.to_thread.run_sync(kept.write, path, drain)
+            self._drain = drain
+            self._drained_since = None
         self._touch()
 
     def until_drained(self) -> float:
@@ -64,12 +68,13 @@ class Person:
         if status is None:
             known = ", ".join(one.id for one in statuses) or "none"
             raise LlmgwError(f"there is no replica {name} here; there are: {known}")
-        others = set(self.stopped) - {status.spec_digest}
-        digests = tuple(sorted(others | {status.spec_digest} if held else others))
-        stopped = kept.Stopped(digests=digests)
         path = self._state_dir / kept.STOPPED
-        await anyio.to_thread.run_sync(kept.write, path, stopped)
-        self.stopped = digests
+        async with self._lock:
+            others = set(self.stopped) - {status.spec_digest}
+            digests = tuple(sorted(others | {status.spec_digest} if held else others))
+            stopped = kept.Stopped(digests=digests)
+            await anyio.to_thread.run_sync(kept.write, path, stopped)
+            self.stopped = digests
         if held:
             self._supervisor.unwant(name)
         self._touch()
