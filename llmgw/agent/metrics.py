@@ -102,7 +102,7 @@ class AgentMetrics(Collector):
         ended = CounterMetricFamily(
             "llmgw_weights_fetches", "Fetches that ended.", labels=["result"]
         )
-        ended.add_metric(["done"], weights.tally.done)
+        ended.add_metric(["done"], weights.fetched.value)
         ended.add_metric(["failed"], weights.tally.failed)
         yield ended
 

@@ -26,7 +26,9 @@ FIRST, LONGEST = 2.0, 600.0
 
 
 class Provision:
-    """Set `wanted` to what the snapshot says; `changed` counts what came of it."""
+    """Set `wanted` to what the snapshot says; `changed` counts what came of it, and
+    `installed` the builds among that.
+    """
 
     def __init__(
         self,
@@ -39,6 +41,8 @@ class Provision:
     ) -> None:
         self.wanted: Latest[tuple[Build, ...]] = Latest(())
         self.changed: Latest[int] = Latest(0)
+        # Apart: a snapshot is news too, and looking at the builds again costs.
+        self.installed: Latest[int] = Latest(0)
         self._engines_dir = engines_dir
         self._settings = settings
         self._fetch = fetch
@@ -119,6 +123,7 @@ class Provision:
                 self._over.add(build)
                 self._problems.pop(build, None)
                 log.info("build installed name=%s url=%s", build.name, build.url)
+                self.installed.set(self.installed.value + 1)
                 self.changed.set(self.changed.value + 1)
                 return
 

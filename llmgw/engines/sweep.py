@@ -1,7 +1,8 @@
 """Which contents of `.builds` may go: those that nothing means any more.
 
 Kept are, for each name, what it means and what it meant before, and whatever a process
-was started from: an engine opens parts of its build long after its start.
+was started from: an engine opens parts of its build long after its start, and may call
+itself by any name.
 """
 
 import logging
@@ -11,6 +12,7 @@ from fcntl import LOCK_EX, flock
 from pathlib import Path
 
 from llmgw.engines.unpack import remove
+from llmgw.supervisor.procfs import open_below
 
 log = logging.getLogger(__name__)
 
@@ -32,9 +34,12 @@ def sweep(engines_dir: Path) -> None:
     """Remove what is not kept. Call it `alone`."""
     store = (engines_dir / STORE).resolve()
     links = [*engines_dir.iterdir(), *(engines_dir / PREVIOUS).glob("*")]
+    used = {_below(store, Path(path)) for path in open_below(store)}
     meant = {_below(store, engines_dir / one.readlink()) for one in _links(links)}
     for content in store.iterdir():
-        if content.name.startswith(".") or content.name in meant or _is_used(content):
+        if content.name.startswith(".") or content.name in meant | used:
+            continue
+        if _is_named(content):
             continue
         log.info("build swept content=%s", content.name)
         remove(content)
@@ -51,8 +56,10 @@ def _below(store: Path, target: Path) -> str | None:
     return target.relative_to(store).parts[0]
 
 
-def _is_used(content: Path) -> bool:
-    """Whether a process names it, as itself or, for a script, as its first argument."""
+def _is_named(content: Path) -> bool:
+    """Whether a process names it, as itself or, for a script, as its first argument:
+    that can be seen of another user's, too.
+    """
     name = str(content).encode()
     for folder in PROC.glob("[0-9]*"):
         try:

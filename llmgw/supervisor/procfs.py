@@ -154,3 +154,21 @@ def effort(pid: int) -> tuple[int, int]:
         pages = int((PROC / str(pid) / "statm").read_text().split()[1])
         resident = pages * os.sysconf("SC_PAGE_SIZE") >> 20
     return read, resident
+
+
+def open_below(root: Path) -> set[str]:
+    """Files below *root* that a process of this machine has open or mapped."""
+    found: set[str] = set()
+    for process in PROC.glob("[0-9]*"):
+        try:
+            for line in (process / "maps").read_text().splitlines():
+                path = line.partition(" /")[2]
+                if path and ("/" + path).startswith(f"{root}/"):
+                    found.add("/" + path)
+            for handle in (process / "fd").iterdir():
+                path = str(handle.readlink())
+                if path.startswith(f"{root}/"):
+                    found.add(path)
+        except OSError:
+            continue  # it has ended, or is another user's
+    return found

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from llmgw import files
 from llmgw.errors import WeightsError
+from llmgw.supervisor.procfs import open_below
 from llmgw.weights import marker
 from llmgw.weights.parts import WORK
 
@@ -158,24 +159,6 @@ class Cache:
             return clock.stat().st_mtime
         except OSError:
             return time.time()
-
-
-def open_below(root: Path) -> set[str]:
-    """Files below *root* that a process of this machine has open or mapped."""
-    found: set[str] = set()
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            for line in (process / "maps").read_text().splitlines():
-                path = line.partition(" /")[2]
-                if path and ("/" + path).startswith(f"{root}/"):
-                    found.add("/" + path)
-            for handle in (process / "fd").iterdir():
-                path = str(handle.readlink())
-                if path.startswith(f"{root}/"):
-                    found.add(path)
-        except OSError:
-            continue  # it has ended, or is another user's
-    return found
 
 
 def _mtime(path: Path) -> float | None:

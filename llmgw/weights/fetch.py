@@ -50,10 +50,9 @@ Watcher = Callable[[Progress], None]
 
 
 class Tally(Struct):
-    """What was fetched since the agent began. Bytes that came, kept or not."""
+    """Since the agent began: bytes that came, kept or not; fetches that failed."""
 
     came: int = 0
-    done: int = 0
     failed: int = 0
 
 
@@ -252,7 +251,6 @@ class Weights:
             case Done(path=path):
                 wish.path = Path(path)
                 self.fetched.set(self.fetched.value + 1)
-                self.tally.done += 1
             case Failed():
                 self.tally.failed += 1
                 wish.error = WeightsError(

@@ -5,6 +5,7 @@ import json
 import shutil
 import ssl
 import subprocess
+import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from functools import partial
@@ -101,10 +102,18 @@ async def test_several_stand_side_by_side_and_one_rolls_back(tmp_path: Path) -> 
         await back("other")
 
 
-async def test_two_of_a_name_are_kept_and_what_runs(tmp_path: Path) -> None:
-    """A disk does not fill with builds, and nothing is taken from under an engine."""
+@pytest.mark.parametrize("title", [None, "VLLM::EngineCore"])
+async def test_two_of_a_name_are_kept_and_what_runs(
+    title: str | None, tmp_path: Path
+) -> None:
+    """A disk does not fill with builds, and nothing is taken from under an engine:
+    neither from one whose command line names its build, nor from one that calls itself
+    something else (T53)."""
     engines_dir = tmp_path / "engines"
-    loops = Item("b/bin/llama-server", b"#!/bin/sh\nwhile :; do sleep 1; done\n", 0o755)
+    # Python closes its script once it is read.
+    script = f"#!{sys.executable} -IS\nimport time\ntime.sleep(600)\n".encode()
+    program = Path("/bin/sleep").read_bytes() if title else script
+    loops = Item("b/bin/llama-server", program, 0o755)
     content: dict[int, Path] = {}
 
     async def add(number: int, name: str = "b1") -> Path:
@@ -113,7 +122,8 @@ async def test_two_of_a_name_are_kept_and_what_runs(tmp_path: Path) -> None:
         content[number] = Path(build.binary)
         return content[number]
 
-    engine = subprocess.Popen([await add(0)])
+    binary = await add(0)
+    engine = subprocess.Popen([title or binary, "600"], executable=binary)
     try:
         await add(1, "other")
         for number in (2, 3, 4):
@@ -334,7 +344,9 @@ async def test_a_wanted_build_is_tried_until_its_server_answers(tmp_path: Path) 
             provision.wanted.set((wanted(archive, url=url),))
             await until_changed(provision, 1)
             assert "answers 503" in provision.problems()[0].what
+            assert provision.installed.value == 0
             await until_changed(provision, 2)
+            assert provision.installed.value == 1
             group.cancel_scope.cancel()
 
     assert provision.problems() == ()

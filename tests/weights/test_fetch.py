@@ -331,4 +331,4 @@ async def test_what_came_and_how_it_ended_is_counted(
             await weights.ensure(server.url("/gone"), None, ignore)
 
     tally = weights.tally
-    assert (tally.came, tally.done, tally.failed) == (2 * MIB, 2, 1)
+    assert (tally.came, weights.fetched.value, tally.failed) == (2 * MIB, 2, 1)
