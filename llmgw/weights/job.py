@@ -136,13 +136,16 @@ class Job:
         parts = work / self._owner.nonce
         try:
             # Inside: a full disk refuses even a folder, and a claim that was left by
-            # one who lives is waited for by everybody.
-            take_over(work, self._owner)
-            # It may have been finished between the look and the claim.
-            names = marker.whole(folder, plan.name, self._sha256)
-            if names is None:
-                with beating:
+            # one who lives is waited for by everybody. And beating: what another
+            # machine left is copied, which takes longer than a claim may be silent.
+            with beating:
+                take_over(work, self._owner)
+                # It may have been finished between the look and the claim.
+                names = marker.whole(folder, plan.name, self._sha256)
+                is_new = names is None
+                if names is None:
                     names = self._bring(plan, folder, parts, beating)
+            if is_new:
                 sweep_all(work)
         except (Cancelled, FileNotFoundError):
             if self._cancelled.is_set() or not beating.lost.is_set():

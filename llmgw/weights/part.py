@@ -91,8 +91,9 @@ class Part:
         with self._lock:
             lines, self._unsynced = self._journal.written, 0
         os.fdatasync(self._file)
-        with self._lock:
-            self._journal.synced(lines)
+        # Without the lock, which every connection waits for: this syncs, too, and is
+        # one line at the end of a file.
+        self._journal.synced(lines)
 
     def close(self) -> None:
         self._journal.close()

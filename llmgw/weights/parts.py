@@ -7,14 +7,17 @@
 A process writes only below its own nonce.
 """
 
+import errno
 import hashlib
 import logging
+import os
 import shutil
 from pathlib import Path
 
 import msgspec
 
 from llmgw import files
+from llmgw.weights.blocks import BLOCK
 from llmgw.weights.claim import Owner, is_dead
 
 log = logging.getLogger(__name__)
@@ -64,9 +67,36 @@ def _copy(folder: Path, mine: Path) -> None:
         try:
             # The journal first: what it says now, the part has.
             shutil.copyfile(journal, mine / journal.name)
-            shutil.copyfile(part, mine / part.name)
+            _copy_sparse(part, mine / part.name)
         except FileNotFoundError:
             (mine / journal.name).unlink(missing_ok=True)  # it was finished meanwhile
+
+
+def _copy_sparse(old: Path, new: Path) -> None:
+    """As long as *old*, and with no more on the disk: most of it may be to come."""
+    with old.open("rb") as source, new.open("wb") as target:
+        size = os.fstat(source.fileno()).st_size
+        target.truncate(size)
+        at = 0
+        while (start := _data_after(source.fileno(), at)) is not None:
+            at = os.lseek(source.fileno(), start, os.SEEK_HOLE)
+            source.seek(start)
+            target.seek(start)
+            while start < at:
+                block = source.read(min(BLOCK, at - start))
+                if not block:
+                    return  # it got shorter
+                target.write(block)
+                start += len(block)
+
+
+def _data_after(handle: int, at: int) -> int | None:
+    try:
+        return os.lseek(handle, at, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        return None  # none is left
 
 
 def _owner_of(folder: Path) -> Owner | None:

@@ -141,10 +141,10 @@ class Transfer:
                     count, fault = _fill(block[: min(len(block), end - at)], opened)
                     self._stop_if_unwanted()
                     self.part.put(at, block[:count])
-                    if digest is None:
-                        block = self._arrived(at, block, count)
-                    else:
+                    if digest is not None:
                         digest.update(block[:count])
+                    elif count:  # nothing is no progress, and no end of the failures
+                        block = self._arrived(at, block, count)
                     at += count
                     if fault is not None:
                         raise fault
@@ -188,14 +188,15 @@ class Transfer:
             # Not while it is at what an earlier attempt left: a block that waits is
             # not in the journal yet, and a kill would cost it.
             is_near = self._old <= self._turn >= at - NEAR
-            if count and is_near and at == self._frontier():
+            if is_near and at == self._frontier():
                 self._is_awaited = True
                 self._changed.notify_all()
                 self._changed.wait_for(lambda: self._is_turn(at), TURN)
                 self._is_awaited = False
-            spare = self._blocks.take(0.0) if self._turn == at else None
+            is_turn = self._turn == at and not self.error
+            spare = self._blocks.take(0.0) if is_turn else None
             self._reached(at, at + count)
-            if spare is None or self.error:
+            if spare is None:
                 return block
             self._queue.append((block, count))
             self._turn += count

@@ -6,6 +6,8 @@ from pathlib import Path
 import msgspec
 
 from llmgw.weights.claim import Claim, Claims, Owner, is_dead, me
+from llmgw.weights.parts import take_over
+from tests.weights.conftest import MIB
 
 
 def dead(nonce: str) -> Owner:
@@ -84,3 +86,30 @@ def test_giving_up_leaves_nothing(tmp_path: Path) -> None:
     claims.give_up("k", owner)
 
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_copy_of_what_another_left_takes_no_more_disk(tmp_path: Path) -> None:
+    """A part is as long as the file will be; a disk with room for the rest only would
+    be full of zeros."""
+    work = tmp_path / "work"
+    theirs = work / "theirs"
+    theirs.mkdir(parents=True)
+    (theirs / "owner").write_bytes(msgspec.json.encode(elsewhere("theirs")))
+    (theirs / "x.part.journal").write_bytes(b"{}\n")
+    content = bytes(8 * MIB) + b"y" * MIB + bytes(7 * MIB) + b"z" * 100
+    with (theirs / "x.part").open("wb") as part:
+        part.truncate(32 * MIB)
+        part.seek(8 * MIB)
+        part.write(b"y" * MIB)
+        part.seek(16 * MIB)
+        part.write(b"z" * 100)
+
+    take_over(work, me_named("ours"))
+
+    copy = work / "ours" / "x.part"
+    assert copy.read_bytes() == content + bytes(32 * MIB - len(content))
+    assert copy.stat().st_blocks <= (theirs / "x.part").stat().st_blocks + 16
+
+
+def me_named(nonce: str) -> Owner:
+    return msgspec.structs.replace(me(), nonce=nonce)

@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 
 from llmgw.weights.blocks import BLOCK, Blocks
+from llmgw.weights.faults import Again
 from llmgw.weights.http import PUBLIC, Client
 from llmgw.weights.journal import Begun
 from llmgw.weights.origin import Reader, Server
 from llmgw.weights.part import Part
 from llmgw.weights.transfer import AHEAD, Transfer
-from tests.fakes.weights_server import WeightsServer
+from llmgw.weights.waiting import PATIENCE
+from tests.fakes.weights_server import Cut, WeightsServer
 from tests.weights.conftest import MIB, noise
 
 PIECE = MIB
@@ -171,6 +173,69 @@ def test_a_slow_block_and_the_hash_do_not_wait_for_each_other(
     part.close()
 
     assert found == [hashlib.sha256(server.files["/model"].content).hexdigest()]
+
+
+def test_a_server_that_sends_no_byte_is_given_up(
+    tmp_path: Path, server: WeightsServer
+) -> None:
+    """Headers are no progress: it would be asked for ever, thousands of times in a
+    second, and no mirror after it."""
+    transfer, part = begun(server, tmp_path, PIECE)
+    now = iter(range(0, 10**9, 1000))
+    transfer = Transfer(
+        transfer.origin,
+        part,
+        blocks=Blocks(8),
+        hashing=lambda _count, _seconds: None,
+        cancelled=lambda: False,
+        clock=lambda: float(next(now)),
+    )
+    server.spoil("/model", Cut(at=0), times=2 * PATIENCE)
+    reader = Reader()
+
+    for _ in range(PATIENCE):
+        assert transfer.error is None
+        pieces = transfer.take()
+        assert pieces is not None
+        transfer.fetch(pieces, reader, free)
+    reader.client.close()
+    part.close()
+
+    assert isinstance(transfer.error, Again)
+
+
+def test_no_block_is_lost_where_a_transfer_fails(
+    tmp_path: Path, server: WeightsServer
+) -> None:
+    """Each would be one less for all who come after, until none is left."""
+    transfer, part = begun(server, tmp_path, PIECE)
+    blocks = Blocks(4)
+    failing: list[Transfer] = []
+
+    class Failing(Told):
+        def put(self, at: int, view: memoryview) -> None:
+            super().put(at, view)
+            failing[0].fail(OSError(5, "elsewhere"))
+
+    part.close()
+    part = Failing(tmp_path / "part", part.begun)
+    failing.append(
+        Transfer(
+            transfer.origin,
+            part,
+            blocks=blocks,
+            hashing=lambda _count, _seconds: None,
+            cancelled=lambda: False,
+        )
+    )
+    reader = Reader()
+    pieces = failing[0].take()
+    assert pieces is not None
+    failing[0].fetch(pieces, reader, free)
+    reader.client.close()
+    part.close()
+
+    assert None not in [blocks.take(0.0) for _ in range(4)]
 
 
 def test_blocks_are_lent_and_there_are_no_more() -> None:
