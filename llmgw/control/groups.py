@@ -58,6 +58,9 @@ class _History:
     def __init__(self) -> None:
         self.deaths = 0
         self.death: str | None = None
+        # The generation whose death is counted: writing down what follows from it may
+        # have to be tried more than once.
+        self.buried = -1
         self.again_at = 0.0
         self.ready_since: float | None = None
         self.pids: dict[tuple[str, str, int], int] = {}
@@ -93,6 +96,7 @@ class Groups:
         self._plane = plane
         self._histories: dict[str, _History] = {}
         self._found: dict[str, tuple[Desired, bool]] = {}
+        self._looked = 0.0
 
     async def run(
         self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
@@ -145,13 +149,15 @@ class Groups:
         ]
 
     def _until_next(self) -> float:
+        # What was due at the last look and stands yet is not hurried.
         due = [
             one.again_at - time.monotonic()
             for one in self._histories.values()
             if one.step.state in ("backoff", "crash_loop")
+            and one.again_at > self._looked
         ]
         # What was not written, because the store did not take it, is tried again.
-        return max(PAUSE, min(due, default=1.0 if self._histories else float("inf")))
+        return max(PAUSE, min([*due, 1.0])) if self._histories else float("inf")
 
     def _groups(self) -> dict[str, tuple[Member, ...]]:
         plane = self._plane
@@ -191,6 +197,7 @@ class Groups:
         )
 
     async def _look(self) -> None:
+        self._looked = time.monotonic()
         groups = self._groups()
         for id in set(self._histories) - set(groups):
             del self._histories[id]
@@ -223,7 +230,9 @@ class Groups:
         is_death = found.state == "backoff" and found.parts is not None
         if found.state == "ready" and history.ready_since is None:
             history.ready_since = now
-        if is_death:
+        generation = max(one.sent for one in members)
+        if is_death and history.buried != generation:
+            history.buried = generation
             history.died(now, found.reason)
         if found.state == "backoff" and history.is_loop:
             found = Step("crash_loop", found.reason, found.parts)

@@ -63,15 +63,22 @@ def related(
         # What was there before the engine is not of it: most of the machine, usually.
         return stat.started >= identity.started
 
+    named: dict[int, str | None] = {}
+
+    def whose(pid: int) -> str | None:
+        if pid not in named:
+            named[pid] = replica(tag, pid)
+        return named[pid]
+
     def is_not_anothers(stat: procfs.Stat) -> bool:
-        return may_be_of_it(stat) and replica(tag, stat.pid) in (None, id)
+        return may_be_of_it(stat) and whose(stat.pid) in (None, id)
 
     since = procfs.descendants(os.getpid(), is_not_anothers) if descended else None
     if since is None:
         since = [stat for stat in procfs.everyone() if may_be_of_it(stat)]
     leader = procfs.stat(identity.pid)
     is_ours = leader is None or leader.started == identity.started
-    found = {stat.pid for stat in since if replica(tag, stat.pid) == id}
+    found = {stat.pid for stat in since if whose(stat.pid) == id}
     for stat in since:
         if known.get(stat.pid) == stat.started or (
             is_ours and identity.pid in (stat.session, stat.pid)

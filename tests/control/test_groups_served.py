@@ -1,6 +1,7 @@
 """Groups over the nodes' own requests: what each is sent, and when."""
 
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -278,3 +279,31 @@ async def test_what_was_decided_outlives_the_control_plane(
         first = await Node(plane, "n1").join(stack)
 
         assert (await first.lines.snapshot()).replicas == before
+
+
+async def test_a_death_that_cannot_be_written_down_is_one_death(
+    serving: Serving, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """T90: on a full disk each try would count, and the group be taken for hopeless."""
+    async with serving() as plane, AsyncExitStack() as stack:
+        first, second = await two(plane, stack)
+        for node, rank in ((first, 0), (second, 1)):
+            await node.sent()
+            await node.say("ready", rank, 1, pid=100)
+        await until(plane, "ready")
+        desired = anyio.Path(tmp_path / "cp1" / "desired")
+        beside = [desired / "n1.json.new", desired / "n2.json.new"]
+        for one in beside:
+            await one.symlink_to("/dev/full")
+
+        await second.say("backoff", 1, 1, reason="exited with code 1")
+        with anyio.fail_after(20):
+            while caplog.text.count("group not written yet") < 3:
+                await anyio.sleep(0.01)
+        assert (await state_of(plane))["restarts"] == 1
+
+        for one in beside:
+            await one.unlink()
+        await first.taken_back()
+        await second.taken_back()
+        assert (await state_of(plane))["restarts"] == 1
