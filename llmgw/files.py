@@ -1,6 +1,8 @@
 """A file that is there whole or not at all, whatever happens to the machine."""
 
+import errno
 import os
+import stat
 from pathlib import Path
 
 
@@ -17,6 +19,20 @@ def replace(path: Path, content: bytes, *, mode: int = 0o640) -> None:
         os.fsync(file.fileno())
     beside.replace(path)
     sync_folder(path.parent)
+
+
+def read(path: Path, limit: int) -> bytes:
+    """What a regular file says. OSError also for a larger one, and for what is none: a
+    FIFO, which a person or a broken archive left there, would hold the reader for ever.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with open(handle, "rb") as file:  # noqa: PTH123 -- an open one
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "is not a regular file", str(path))
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise OSError(errno.EFBIG, f"is larger than {limit} bytes", str(path))
+    return content
 
 
 def remove(path: Path) -> None:

@@ -16,12 +16,14 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from llmgw import files
 from llmgw.config import keys
 from llmgw.engines.place import Build, Settings
 from llmgw.errors import EngineError
 from llmgw.wire import Problem, Replica
 
 MANIFEST = "manifest.json"
+LIMIT = 1024 * 1024
 NIX_STORE = "/nix/store/"
 
 # The names of builds that are no folder. A folder's name has no brackets.
@@ -98,7 +100,9 @@ def read(folder: Path) -> Build:
     """The build in *folder*; EngineError if its manifest or binary is not usable."""
     where = str(folder / MANIFEST)
     try:
-        manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
+        manifest = msgspec.json.decode(
+            files.read(folder / MANIFEST, LIMIT), type=Manifest
+        )
     except OSError as error:
         raise EngineError(f"cannot be read: {error.strerror}", where=where) from error
     except msgspec.DecodeError as error:

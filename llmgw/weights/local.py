@@ -173,13 +173,20 @@ def _listed(folder: str) -> Listing:
                 continue
             # A folder first: one that was fetched from an address is called as the
             # last part of that is, and so `q.gguf` as often as not.
-            if entry.is_dir(follow_symlinks=False) or (
-                entry.is_symlink() and entry.is_dir()
-            ):
+            if _is_folder(entry):
                 folders.append(name)
             elif name.endswith(_WEIGHTS) or name in _BESIDE:
                 _note(folder, name, files)
     return Listing(sorted(folders), dict(sorted(files.items())))
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir(follow_symlinks=False) or (
+            entry.is_symlink() and entry.is_dir()
+        )
+    except OSError:  # a link in a circle: not what lies beside it is to go with it
+        return False
 
 
 def _looked_at(folder: str, names: list[str]) -> dict[str, list[int]]:

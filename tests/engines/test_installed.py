@@ -1,6 +1,7 @@
 """Builds are folders with a manifest; broken ones are said and harm no other."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,22 @@ def test_a_broken_build_is_said_and_harms_no_other(
     assert problem.code == "broken_build"
     assert problem.where == str(tmp_path / "bad/manifest.json")
     assert what in problem.what
+
+
+def test_a_manifest_that_is_a_fifo_or_endless_holds_nobody_up(tmp_path: Path) -> None:
+    build(tmp_path / "good")
+    (tmp_path / "fifo").mkdir()
+    os.mkfifo(tmp_path / "fifo/manifest.json")
+    build(tmp_path / "large")
+    with (tmp_path / "large/manifest.json").open("wb") as file:
+        file.truncate(1 << 40)
+
+    seen = survey(tmp_path, keys.Engines(), search_path="")
+
+    assert [one.name for one in seen.builds] == ["good"]
+    said = {one.where: one.what for one in seen.problems}
+    assert "is not a regular file" in said[str(tmp_path / "fifo/manifest.json")]
+    assert "is larger than" in said[str(tmp_path / "large/manifest.json")]
 
 
 def test_the_file_and_path_name_builds_too(tmp_path: Path) -> None:

@@ -242,17 +242,13 @@ async def test_an_adapter_changes_what_is_said_as_far_as_its_scale(
 async def test_a_projector_that_is_none_is_said_by_the_engine(
     llama: Build, tiny: Path, tmp_path: Path
 ) -> None:
-    """No tiny projector is to be had; that it is read shows by what is refused. The
-    server may exit before its own log thread has written why."""
+    """No tiny projector is to be had; that it is read shows by what is refused."""
     (tmp_path / "eyes.gguf").write_bytes(b"GGUF")
     async with node(tmp_path, llama, tiny) as here:
         here.weights["eyes"] = str(tmp_path / "eyes.gguf")
         here.want(replica(mmproj=Model(name="eyes", source="eyes")))
-        status = (await here.until(lambda now: now["tiny-0"].state == "backoff"))[
-            "tiny-0"
-        ]
-
-    assert "exited with code 1 before it was ready" in str(status.reason)
+        # It may exit before its own log thread has written why: at one of its tries.
+        await here.until(lambda now: "eyes.gguf" in str(now["tiny-0"].reason))
 
 
 async def test_a_group_serves_together_and_restarts_together(

@@ -43,6 +43,17 @@ def test_loops_links_and_spellings_count_once(tmp_path: Path) -> None:
     assert found.troubles == []
 
 
+def test_links_in_a_circle_hide_nothing(tmp_path: Path) -> None:
+    model(tmp_path / "a.gguf")
+    (tmp_path / "one.gguf").symlink_to("two")
+    (tmp_path / "two").symlink_to("one.gguf")
+
+    found = survey([str(tmp_path)])
+
+    assert paths(tmp_path, found.value) == ["a.gguf"]
+    assert found.troubles == []
+
+
 def test_a_folder_that_is_called_as_a_file_is_a_folder(tmp_path: Path) -> None:
     """What is fetched from an address lies in a folder named for the end of it."""
     (tmp_path / "http/host/q.gguf").mkdir(parents=True)

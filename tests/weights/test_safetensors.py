@@ -1,6 +1,7 @@
 """Folders as on the hub: whole, without a shard, cut off, nonsense."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -121,3 +122,9 @@ def test_deep_nesting_is_an_error_and_no_crash(tmp_path: Path) -> None:
     path.write_bytes(len(head).to_bytes(8, "little") + head)
     with pytest.raises(Broken, match="no JSON"):
         header(str(path))
+
+
+def test_a_config_that_is_a_fifo_is_none(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "config.json")
+
+    assert safetensors.document(tmp_path / "config.json") == {}
