@@ -16,6 +16,10 @@ def all_join(server: str, timeout: int = 30) -> None:
         joined(node, server, timeout)
 
 
+for control in (cp1, cp2, cp3):
+    control.start()
+for control in (cp2, cp3):  # cp1 is off: it refuses
+    control.wait_for_open_port(7443, timeout=60)
 start_all()
 with subtest("one that is off and a standby are passed over at once"):
     all_join("cp3", 60)
