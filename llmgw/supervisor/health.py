@@ -24,7 +24,7 @@ from llmgw.supervisor.launch import Health, Probe
 START_CAP = 6
 # One slow answer is no news; three in a row are.
 UNHEALTHY_AFTER = 3
-# A driver's log line a second is no progress; weights come in by the megabyte.
+# Bytes read: a driver that polls reads too; weights come in by the megabyte.
 LOADED_STEP = 1 << 20
 
 

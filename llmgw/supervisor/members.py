@@ -51,17 +51,14 @@ def related(
 ) -> list[procfs.Stat]:
     """What lives of the engine: in its session, tagged, descended, or known before.
 
-    The session's number is taken as long as anyone is in it. If its leader is
-    another process by now, the session is another one too.
+    What bears another replica's tag is that one's, wherever it stands, and so is what
+    is below it. The session's number is taken as long as anyone is in it. If its leader
+    is another process by now, the session is another one too.
 
     *descended*: it was started below us, so that what it leaves becomes our child, and
     only what is below us is looked at: reading all of /proc takes 10 ms and more, and a
     restart waits for it.
     """
-
-    def may_be_of_it(stat: procfs.Stat) -> bool:
-        # What was there before the engine is not of it: most of the machine, usually.
-        return stat.started >= identity.started
 
     named: dict[int, str | None] = {}
 
@@ -71,11 +68,12 @@ def related(
         return named[pid]
 
     def is_not_anothers(stat: procfs.Stat) -> bool:
-        return may_be_of_it(stat) and whose(stat.pid) in (None, id)
+        # What was there before the engine is not of it: most of the machine, usually.
+        return stat.started >= identity.started and whose(stat.pid) in (None, id)
 
     since = procfs.descendants(os.getpid(), is_not_anothers) if descended else None
     if since is None:
-        since = [stat for stat in procfs.everyone() if may_be_of_it(stat)]
+        since = [stat for stat in procfs.everyone() if is_not_anothers(stat)]
     leader = procfs.stat(identity.pid)
     is_ours = leader is None or leader.started == identity.started
     found = {stat.pid for stat in since if whose(stat.pid) == id}

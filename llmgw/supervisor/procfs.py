@@ -6,11 +6,15 @@ time is, for as long as the machine has not rebooted.
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 PROC = Path("/proc")
+
+# Seconds. A program that comes from a slow disk may take part of one to be begun.
+EXEC_LIMIT = 0.5
 
 
 class Stat(NamedTuple):
@@ -103,11 +107,35 @@ def children(pid: int) -> list[int] | None:
 
 
 def environ(pid: int) -> list[bytes]:
-    """The environment it was started with; empty where that may not be read."""
+    """The environment it was started with; empty where that may not be read.
+
+    While it turns into another program it shows none, and is waited for: a worker that
+    is just being started would otherwise be nobody's. Blocks, at most EXEC_LIMIT.
+    """
+    end = time.monotonic() + EXEC_LIMIT
+    while True:
+        try:
+            content = _read(f"/proc/{pid}/environ")
+        except OSError:
+            return []
+        if content or not _may_have_one(pid) or time.monotonic() > end:
+            return content.split(b"\0")
+        time.sleep(0.0005)  # noqa: TID251 -- in a thread, as all that reads /proc
+
+
+def _may_have_one(pid: int) -> bool:
+    """Whether a process that showed no environment may show one yet.
+
+    Not if it has no memory, as a dead one and a thread of the kernel, and not if its
+    environment is known to be empty: it begins where it ends (proc_pid_stat(5)).
+    """
     try:
-        return _read(f"/proc/{pid}/environ").split(b"\0")
+        text = _read(f"/proc/{pid}/stat")
     except OSError:
-        return []
+        return False
+    fields = text[text.rindex(b")") + 2 :].split()
+    memory, begin, end = int(fields[20]), int(fields[47]), int(fields[48])
+    return memory > 0 and not 0 < begin == end
 
 
 def argv(pid: int) -> tuple[str, ...]:

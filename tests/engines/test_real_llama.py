@@ -18,6 +18,7 @@ from llmgw.config import keys
 from llmgw.engines import group
 from llmgw.engines.place import Build, Place
 from llmgw.reconcile import Running, Start, Stop, plan
+from llmgw.supervisor.health import client, probe
 from llmgw.supervisor.launch import Launch
 from llmgw.supervisor.order import Order
 from llmgw.supervisor.supervisor import Supervisor
@@ -197,6 +198,25 @@ async def test_its_progress_shows_while_it_answers(
 
         assert len(set(seen)) >= 2, "it moved before the answer was there"
         assert seen == sorted(seen)
+
+
+@pytest.mark.parametrize("embeddings", [False, True])
+async def test_it_is_asked_for_one_token(
+    llama: Build, tiny: Path, tmp_path: Path, *, embeddings: bool
+) -> None:
+    """T91: so that slow is told from stuck; one that embeds gives it, too."""
+    async with node(tmp_path, llama, tiny) as here:
+        here.want(replica(embeddings=embeddings))
+        port = (await here.ready("tiny-0"))["tiny-0"].ports["api"]
+        health = here.launches["tiny-0"].health
+        assert health is not None
+        assert health.probe is not None
+        base = f"http://{HOST}:{port}"
+
+        async with client(20) as asker:
+            gave = await probe(asker, health.probe, base, within=20)
+
+    assert gave is True
 
 
 def _metric(text: str, name: str) -> float:

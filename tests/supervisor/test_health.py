@@ -11,7 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmgw.supervisor.health import START_CAP, Judge, Reading, Verdict, client, total
+from llmgw.supervisor.health import (
+    LOADED_STEP,
+    START_CAP,
+    Judge,
+    Reading,
+    Verdict,
+    client,
+    total,
+)
 from llmgw.supervisor.launch import Health, Probe
 from tests.supervisor.conftest import Node, node, order
 
@@ -44,6 +52,22 @@ def test_the_start_deadline_moves_while_something_is_loaded() -> None:
     assert not stalled.given_up
     assert late.given_up
     assert "nothing loaded for 10 s" in (late.reason or "")
+
+
+@pytest.mark.parametrize("which", [0, 1, 2], ids=["read", "resident", "logged"])
+def test_any_of_three_signs_of_loading_moves_the_deadline(which: int) -> None:
+    """Bytes read, memory held, and the log, each alone."""
+    judged = judge()
+
+    def at(second: int) -> Reading:
+        effort = [3, 5, 7]
+        effort[which] += second * (LOADED_STEP if which == 0 else 1)
+        return Reading(answered=False, effort=tuple(effort))
+
+    given_up = [judged.see(at(s), float(s)).given_up for s in range(50)]
+
+    assert not any(given_up)
+    assert judged.see(at(49), 59.0).given_up
 
 
 def test_loading_for_ever_ends_at_the_cap() -> None:

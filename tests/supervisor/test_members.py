@@ -130,6 +130,71 @@ def test_another_replicas_processes_are_not_taken_for_this_ones() -> None:
             ours.engine.stdout.close()
 
 
+@pytest.mark.parametrize("descended", [False, True])
+def test_another_replicas_process_below_it_is_not_its_own(*, descended: bool) -> None:
+    """T54: neither it nor what it started, though an engine's tag is inherited."""
+    program = (
+        "import os, subprocess, sys\n"
+        "env = {**os.environ, sys.argv[1]: 'y'}\n"
+        "line = 'sleep 60 & echo $!; exec sleep 60'\n"
+        "child = subprocess.Popen(['sh', '-c', line], env=env)\n"
+        "child.wait()\n"
+    )
+    reaper.become_subreaper()
+    with subprocess.Popen(
+        [sys.executable, "-S", "-c", program, REPLICA],
+        env={**os.environ, **MARK},
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    ) as engine:
+        assert engine.stdout
+        below = int(engine.stdout.readline())
+        try:
+            identity = Identity.of(engine.pid)
+            assert identity
+            found = related("x", LEDGER, identity, {}, descended=descended)
+        finally:
+            os.killpg(engine.pid, signal.SIGKILL)
+
+    assert [stat.pid for stat in found] == [engine.pid]
+    assert below != engine.pid
+
+
+def test_a_process_that_turns_into_another_program_keeps_its_mark() -> None:
+    """T54: between the two it shows no environment, for a moment in every fifty."""
+    line = 'exec sh -c "$LINE"'
+    with subprocess.Popen(["/bin/sh", "-c", line], env={**MARK, "LINE": line}) as one:
+        try:
+            seen = {replica(LEDGER, one.pid) for _ in range(20_000)}
+        finally:
+            one.kill()
+
+    assert seen == {"x"}
+
+
+def test_one_without_environment_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has none for good, and so have the dead and the kernel's threads."""
+    waits: list[float] = []
+    monkeypatch.setattr(procfs.time, "sleep", waits.append)
+    # The kernel's own are not seen in every namespace.
+    comm = procfs.PROC / "2/comm"
+    if comm.exists() and comm.read_text() == "kthreadd\n":
+        assert not any(procfs.environ(2))
+    with subprocess.Popen(["/bin/sleep", "60"], env={}) as bare:
+        while procfs.argv(bare.pid) != ("/bin/sleep", "60"):
+            os.sched_yield()
+        waits.clear()
+        assert not any(procfs.environ(bare.pid))
+        bare.kill()
+        os.waitid(os.P_PID, bare.pid, os.WEXITED | os.WNOWAIT)
+        assert not any(procfs.environ(bare.pid))
+    assert not any(procfs.environ(bare.pid))
+
+    assert waits == []
+
+
 def test_what_a_thread_started_is_a_child_too() -> None:
     program = (
         "import subprocess, threading, sys\n"
