@@ -1,6 +1,5 @@
 """The doctor: each condition as it is well and as it is not."""
 
-import socket
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from llmgw.agent.door import Door, once
 from llmgw.agent.finding import Finding
 from llmgw.agent.resolve import Resolved, read
 from tests.fakes.control_plane import ControlPlane, Exchange, Handler
+from tests.fakes.ports import free_port
 
 
 def resolved(folder: Path, servers: list[str], **more: str) -> Resolved:
@@ -35,12 +35,6 @@ def resolved(folder: Path, servers: list[str], **more: str) -> Resolved:
 async def examined(found: Resolved, where: Path) -> dict[str, Finding]:
     with anyio.fail_after(30):
         return {one.check: one async for one in examine(found, where, {})}
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 async def test_a_leader_and_one_that_is_down(tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.fleet import free_port, llmgw
+from tests.e2e.fleet import llmgw
 from tests.fakes.certified import authority, control_plane
+from tests.fakes.ports import free_port
 
 
 def ended(folder: Path, *words: str | Path) -> tuple[int, str]:

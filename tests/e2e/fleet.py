@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,16 +15,13 @@ import httpx
 
 from llmgw.agent.door import ask
 from llmgw.errors import LlmgwError
+from tests.fakes.ports import free_block
 
 T = TypeVar("T")
 PATIENCE = 20.0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+# Nodes of a fleet at most, its groups counted as one, and the ports that each is given.
+NODES = 4
+PORTS = 20
 
 
 def until(
@@ -98,6 +94,8 @@ class Fleet:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.socket = folder / "agent.sock"
+        # Numbers of this fleet alone: others may run beside it on the same machine.
+        self._ports = free_block(NODES * PORTS)
         self.want()
         self._programs: list[Program] = []
         self.engines: set[int] = set()
@@ -151,8 +149,15 @@ class Fleet:
                 headers={"Authorization": f"Bearer {token}"},
             ).raise_for_status()
 
-    def write(self, *servers: str, extra: str = "") -> Path:
-        """The agent's file."""
+    def first_port(self, node: int) -> int:
+        return self._ports + PORTS * node
+
+    def port_range(self, node: int = 0) -> str:
+        first = self.first_port(node)
+        return f"{first}-{first + PORTS - 1}"
+
+    def write(self, *servers: str, extra: str = "", supervisor: str = "") -> Path:
+        """The agent's file; *supervisor*: what else stands in that table."""
         (self.folder / "models").mkdir(exist_ok=True)
         path = self.folder / "agent.toml"
         path.write_text(
@@ -164,6 +169,7 @@ class Fleet:
             'heartbeat_interval = "1s"\n'
             'reconnect_base = "200ms"\n'
             f"{extra}"
+            f'[supervisor]\nport_range = "{self.port_range()}"\n{supervisor}'
         )
         return path
 

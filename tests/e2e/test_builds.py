@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from llmgw.agent.door import ask
-from tests.e2e.fleet import Fleet, free_port, llmgw, until
+from tests.e2e.fleet import Fleet, llmgw, until
 from tests.engines.test_install import manifest
 from tests.engines.test_unpack import Item, tar
 from tests.fakes import engine as fake
+from tests.fakes.ports import free_port
 
 
 @pytest.fixture

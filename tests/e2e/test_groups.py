@@ -13,8 +13,9 @@ import pytest
 from llmgw.agent.door import ask
 from llmgw.engines.place import Build
 from llmgw.errors import LlmgwError
-from tests.e2e.fleet import Fleet, Program, alive, free_port, until
+from tests.e2e.fleet import Fleet, Program, alive, until
 from tests.fakes import vllm
+from tests.fakes.ports import free_port
 
 ADDRESSES = {"n1": "127.0.0.2", "n2": "127.0.0.3", "n3": "127.0.0.4"}
 
@@ -28,14 +29,12 @@ class Nodes:
         self.folder = fleet.folder
         self.control = free_port()
         self.agents: dict[str, Program] = {}
-        # Numbers of this test alone: all of it is one machine.
-        self.ports = free_port() - 200
         fleet.control("cp", self.control, "leader 1")
         until((self.folder / "cp/admin.sock").exists, "the control plane serves")
 
     def start(self, name: str) -> Program:
         file = self.folder / f"{name}.toml"
-        first = self.ports - 20 * (1 + self.names.index(name))
+        ports = self.fleet.port_range(self.names.index(name))
         file.write_text(
             f'node_id = "{name}"\nmgmt_addr = "{ADDRESSES[name]}"\n'
             f'mgmt_interface = "lo"\n'
@@ -46,7 +45,7 @@ class Nodes:
             f'heartbeat_interval = "1s"\nreconnect_base = "200ms"\n'
             f'[supervisor]\nbackend = "process"\nstop_grace = "2s"\n'
             f'health_interval = "100ms"\nport_quarantine = "0s"\n'
-            f'port_range = "{first}-{first + 19}"\n'
+            f'port_range = "{ports}"\n'
         )
         program = self.fleet.start(
             f"{name}.log",
@@ -128,7 +127,7 @@ def test_a_model_over_two_llama_cpps_outlives_the_death_of_either(
     (fleet.folder / "models/tiny.gguf").symlink_to(tiny)
     model = {"name": "tiny", "path": str(fleet.folder / "models/tiny.gguf")}
     more: dict[str, Any] = {"model": model, "context": 256, "build": "llama"}
-    port = nodes.ports - 100
+    port = fleet.first_port(len(nodes.names))
     nodes.want(
         n1=[member("n1", 0, 2, port=port, **more)],
         n2=[member("n2", 1, 2, port=port, **more)],
@@ -187,7 +186,7 @@ def test_three_nodes_start_when_the_last_has_the_same_build_and_fall_together(
     nodes = Nodes(fleet, "n1", "n2", "n3")
     (fleet.folder / "models/m").mkdir(parents=True)
     model = {"name": "m", "path": str(fleet.folder / "models/m")}
-    port = nodes.ports - 100
+    port = fleet.first_port(len(nodes.names))
     for name in nodes.names:
         digest = "sha256:other" if name == "n3" else "sha256:one"
         build(fleet.folder / f"engines-{name}", digest)

@@ -11,7 +11,8 @@ import httpx
 import pytest
 
 from llmgw.engines.place import Build
-from tests.e2e.fleet import Fleet, alive, free_port, llmgw, until
+from tests.e2e.fleet import Fleet, alive, llmgw, until
+from tests.fakes.ports import free_port
 
 
 def served(fleet: Fleet, tiny: Path) -> dict[str, object]:

@@ -8,11 +8,13 @@ import pytest
 
 from llmgw.agent.door import ask
 from llmgw.errors import LlmgwError
-from tests.e2e.fleet import Fleet, alive, free_port, until
+from tests.e2e.fleet import Fleet, alive, until
+from tests.fakes.ports import free_port
 
 
-def file_of(fleet: Fleet, port: int, extra: str = "") -> None:
-    fleet.write(f"http://127.0.0.1:{port}", extra=fleet.engine_file() + extra)
+def file_of(fleet: Fleet, port: int, extra: str = "", supervisor: str = "") -> None:
+    extra = fleet.engine_file() + extra
+    fleet.write(f"http://127.0.0.1:{port}", extra=extra, supervisor=supervisor)
 
 
 def replica(name: str = "a", generation: int = 1) -> dict[str, object]:
@@ -114,7 +116,7 @@ def test_sigterm_leaves_engines_and_on_stop_stops_them(fleet: Fleet, port: int) 
 
     assert agent.kill(signal.SIGTERM) == 0
     assert alive(pid)
-    file_of(fleet, port, '[supervisor]\non_stop = "stop"\n')
+    file_of(fleet, port, supervisor='on_stop = "stop"\n')
     agent = fleet.agent()
     assert fleet.replica("ready")["pid"] == pid
     assert agent.kill(signal.SIGTERM) == 0

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.fleet import Fleet, alive, free_port, llmgw, until
+from tests.e2e.fleet import Fleet, alive, llmgw, until
+from tests.fakes.ports import free_port
 
 HTTPS = "https://cp1:7443 is an https:// address but no tls certificates are configured"
 HTTP = "tls is configured but http://cp1:7443 is an http:// address; use https://"
@@ -178,8 +179,8 @@ def test_an_engine_that_says_nothing_for_ever_is_starting_until_its_deadline(
     fleet.want({"id": "a", "generation": 1, "engine": "command"})
     fleet.control("cp1", port, "leader 1")
     extra = f'[engines.command]\nenabled = true\npath = "{server}"\n'
-    extra += '[supervisor]\nstart_timeout = "1s"\nstop_grace = "1s"\n'
-    fleet.write(f"http://127.0.0.1:{port}", extra=extra)
+    quick = 'start_timeout = "1s"\nstop_grace = "1s"\n'
+    fleet.write(f"http://127.0.0.1:{port}", extra=extra, supervisor=quick)
 
     fleet.agent()
 

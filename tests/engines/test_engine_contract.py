@@ -20,6 +20,7 @@ import pytest
 
 from llmgw.engines.place import Build
 from tests.fakes import engine as fake
+from tests.fakes.ports import free_port
 from tests.models import tiny_gguf
 
 HELD_LOAD = Path(fake.__file__).with_name("held_load.c")
@@ -125,13 +126,6 @@ def held_load(folder: Path) -> str:
     command = ["gcc", "-shared", "-fPIC", "-Wall", "-Werror", "-o", str(library)]
     subprocess.run([*command, str(HELD_LOAD), "-ldl"], check=True)
     return str(library)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def until(true: Callable[[], bool]) -> None:

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
@@ -33,6 +32,7 @@ from llmgw.wire import (
     Wanted,
     digest,
 )
+from tests.fakes.ports import free_block, free_port
 from tests.models import tiny_lora
 
 HOST = "127.0.0.1"
@@ -42,7 +42,7 @@ class Node:
     """A supervisor, and as much of an agent as it takes to give it orders."""
 
     def __init__(self, state_dir: Path, build: Build, model: Path) -> None:
-        first = _free_ports(40)
+        first = free_block(40)
         settings = keys.Supervisor(
             backend="process",
             port_range=f"{first}-{first + 39}",
@@ -120,12 +120,6 @@ async def node(
             with anyio.CancelScope(shield=True), anyio.fail_after(20):
                 await one.supervisor.stop_all()
             tasks.cancel_scope.cancel()
-
-
-def _free_ports(size: int) -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return min(probe.getsockname()[1], 65535 - size)
 
 
 def wanted(replica: Replica) -> Wanted:
@@ -275,7 +269,7 @@ async def test_a_group_serves_together_and_restarts_together(
     llama: Build, tiny: Path, tmp_path: Path
 ) -> None:
     """T90: a member dies; the head, which went on saying ok, goes with it."""
-    rpc = _free_ports(1)
+    rpc = free_port()
     spans = Group(
         id="g",
         rank=0,
@@ -341,7 +335,7 @@ async def test_a_head_whose_member_does_not_come_fails_and_says_which(
     llama: Build, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would serve without it, on memory that was not meant to hold all of it."""
-    rpc = _free_ports(1)
+    rpc = free_port()
     spans = Group(
         id="g",
         rank=0,

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -20,6 +19,7 @@ from llmgw.supervisor.ledger import Ledger, tagged
 from llmgw.supervisor.order import Order
 from llmgw.supervisor.supervisor import Supervisor
 from tests.fakes import engine as fake_engine
+from tests.fakes.ports import free_block
 
 FAKE = (sys.executable, "-S", fake_engine.__file__)
 
@@ -40,16 +40,6 @@ def settings(**changes: object) -> keys.Supervisor:
         "port_quarantine": 0.0,
     }
     return keys.Supervisor(**{**quick, **changes})  # pyright: ignore[reportArgumentType]
-
-
-def free_block(size: int) -> int:
-    """The first of *size* numbers near one that the kernel says is free.
-
-    Whether each is free is the supervisor's own business: it asks before it leases.
-    """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return min(probe.getsockname()[1], 65535 - size)
 
 
 def order(

@@ -23,10 +23,10 @@ from llmgw.supervisor.launch import Health, Launch, Limits
 from llmgw.supervisor.ledger import Entry, Identity, Ledger
 from llmgw.supervisor.ports import Ports
 from llmgw.supervisor.process import Process, Processes
+from tests.fakes.ports import free_block
 from tests.supervisor.conftest import (
     FAKE,
     fact,
-    free_block,
     is_alive,
     living,
     order,

@@ -8,7 +8,8 @@ import pytest
 
 from llmgw.errors import EngineError
 from llmgw.supervisor.ports import Ports
-from tests.supervisor.conftest import free_block, node, order
+from tests.fakes.ports import free_block
+from tests.supervisor.conftest import node, order
 
 
 class Clock:
