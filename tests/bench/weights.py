@@ -4,7 +4,8 @@ One loopback server, one file, one run. Each client fetches it into memory-backe
 storage, with and without 20 ms before every answer, as a far server has. Ours
 includes SHA-256 and the sync; the others write and do not look. What a client needs
 before its first byte is in its figure, and told by itself as well: the time of the
-same command for a file of one byte.
+same command for a file of one byte. Each measurement is told on standard error as it
+is made; `--clients llmgw,curl` measures those alone.
 """
 
 import argparse
@@ -27,6 +28,8 @@ from pathlib import Path
 
 MIB = 1024 * 1024
 NAME = "/bench/model/resolve/main/model.gguf"
+# What huggingface_hub asks a hub once a day, beside the file.
+KNOWN = {"/api/agent-harnesses": b'{"standardEnvVars": [], "harnesses": {}}'}
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -53,6 +56,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _answer(self, *, body: bool) -> None:
         time_out(self.delay)
+        path = self.path.partition("?")[0]
+        if path != NAME:
+            self._aside(KNOWN.get(path), body=body)
+            return
         size = self.file.stat().st_size
         found = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
         start, end = 0, size
@@ -75,6 +82,15 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 start += os.sendfile(
                     self.connection.fileno(), file.fileno(), start, end - start
                 )
+
+    def _aside(self, content: bytes | None, *, body: bool) -> None:
+        """What is not the file, and never its bytes: no client could read those."""
+        self.send_response(404 if content is None else 200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content or b"")))
+        self.end_headers()
+        if body and content:
+            self.wfile.write(content)
 
 
 def time_out(seconds: float) -> None:
@@ -122,22 +138,27 @@ def clients(base: str, sha256: str, to: Path) -> dict[str, list[str]]:
         # What a person types who wants to know that it is the right file.
         both = 'curl -sSfo "$1" "$2" && sha256sum "$1" >/dev/null'
         target = str(to / "model.gguf")
-        found["curl, sha256sum"] = ["sh", "-c", both, "sh", target, url]
+        found["curl+sha256sum"] = ["sh", "-c", both, "sh", target, url]
     if shutil.which("aria2c"):
-        found["aria2c -x16"] = ["aria2c", "-q", "-x16", "-s16", "-k1M"]
-        found["aria2c -x16"] += ["--file-allocation=none", "-d", str(to), url]
+        found["aria2c"] = ["aria2c", "-q", "-x16", "-s16", "-k1M"]
+        found["aria2c"] += ["--file-allocation=none", "-d", str(to), url]
     if importlib.util.find_spec("huggingface_hub"):
         found["huggingface_hub"] = [sys.executable, "-c", hub, str(to)]
     return found
 
 
-def measure(command: list[str], base: str, size: int) -> dict[str, float]:
+def measure(command: list[str], base: str, size: int, home: Path) -> dict[str, float]:
     """Seconds, CPU seconds for each GiB, and the peak memory of one process in MiB."""
     began = time.perf_counter()
     pid = os.posix_spawnp(
         command[0],
         command,
-        {**os.environ, "HF_ENDPOINT": base, "HF_HUB_DISABLE_PROGRESS_BARS": "1"},
+        {
+            **os.environ,
+            "HF_ENDPOINT": base,
+            "HF_HOME": str(home),  # not what another run left in the user's
+            "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        },
         file_actions=[(os.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_WRONLY, 0)],
     )
     _, status, usage = os.wait4(pid, 0)
@@ -152,7 +173,7 @@ def measure(command: list[str], base: str, size: int) -> dict[str, float]:
 
 
 def bench(
-    size: int, delays: tuple[float, ...], rounds: int
+    size: int, delays: tuple[float, ...], rounds: int, chosen: list[str]
 ) -> list[dict[str, str | float]]:
     rows: list[dict[str, str | float]] = []
     with tempfile.TemporaryDirectory(dir=_fast()) as folder:
@@ -168,12 +189,13 @@ def bench(
                 best: dict[str, dict[str, float]] = {}
                 # In turn, so that whatever else the machine does meets all of them.
                 for _ in range(rounds):
-                    for name in clients(base, sha256, Path(folder)):
+                    for name in chosen:
                         found = once(name, base, sha256, Path(folder) / "to", size)
+                        tell(f"{delay * 1000:.0f} ms", name, found["mib_per_s"])
                         if found["mib_per_s"] > best.get(name, found)["mib_per_s"]:
                             best[name] = found
                         best.setdefault(name, found)
-            starts = start_ups(Path(folder), delay, rounds)
+            starts = start_ups(Path(folder), delay, rounds, chosen)
             for name, found in best.items():
                 row: dict[str, str | float] = {"delay_ms": delay * 1000, "client": name}
                 rows.append(row | found | {"start_s": starts[name]})
@@ -184,12 +206,21 @@ def once(name: str, base: str, sha256: str, to: Path, size: int) -> dict[str, fl
     """One fetch by one client, into a folder that is gone afterwards."""
     to.mkdir()
     try:
-        return measure(clients(base, sha256, to)[name], base, size)
+        command = clients(base, sha256, to)[name]
+        return measure(command, base, size, to.with_name("home"))
     finally:
         shutil.rmtree(to)
 
 
-def start_ups(folder: Path, delay: float, rounds: int) -> dict[str, float]:
+def tell(where: str, name: str, rate: float) -> None:
+    """One measurement, at once: a run that is ended early has said something."""
+    sys.stderr.write(f"{where:>6}  {name:<16} {rate:7.0f} MiB/s\n")
+    sys.stderr.flush()
+
+
+def start_ups(
+    folder: Path, delay: float, rounds: int, chosen: list[str]
+) -> dict[str, float]:
     """Seconds for a file of one byte, the best of *rounds*."""
     file = folder / "one"
     file.write_bytes(b"1")
@@ -197,7 +228,7 @@ def start_ups(folder: Path, delay: float, rounds: int) -> dict[str, float]:
     best: dict[str, float] = {}
     with serving(file, sha256, delay) as base:
         for _ in range(rounds):
-            for name in clients(base, sha256, folder):
+            for name in chosen:
                 found = once(name, base, sha256, folder / "to", MIB)
                 seconds = 1 / found["mib_per_s"]
                 best[name] = min(seconds, best.get(name, seconds))
@@ -215,25 +246,36 @@ def main() -> None:
     parser.add_argument("--mib", type=int, default=2048, help="size of the file")
     parser.add_argument("--rounds", type=int, default=3, help="the best of so many")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--clients", metavar="NAME,…", help="these, and no others")
     arguments = parser.parse_args()
     if arguments.serve:
         file, sha256, delay = arguments.serve
         serve(Path(file), sha256, float(delay))
         return
-    rows = bench(arguments.mib * MIB, (0.0, 0.02), arguments.rounds)
+    here = list(clients("", "", Path()))
+    chosen = arguments.clients.split(",") if arguments.clients else here
+    if not set(chosen) <= set(here):
+        parser.error(f"--clients: here are {','.join(here)}")
+    rows = bench(arguments.mib * MIB, (0.0, 0.02), arguments.rounds, chosen)
     if arguments.json:
         sys.stdout.write(json.dumps(rows, indent=2) + "\n")
         return
     for row in rows:
-        peers = [r for r in rows if r["delay_ms"] == row["delay_ms"]]
-        fastest = max(
-            float(str(r["mib_per_s"])) for r in peers if r["client"] != "llmgw"
+        others = [
+            float(str(r["mib_per_s"]))
+            for r in rows
+            if r["delay_ms"] == row["delay_ms"] and r["client"] != "llmgw"
+        ]
+        beside = (
+            f"{float(str(row['mib_per_s'])) / max(others):5.2f} x the fastest other"
+            if others
+            else ""
         )
         sys.stdout.write(
             f"{row['delay_ms']:>4.0f} ms  {row['client']:<16} "
             f"{row['mib_per_s']:7.0f} MiB/s  {row['cpu_s_per_gib']:5.2f} CPU s/GiB  "
             f"{row['peak_mib']:5.0f} MiB peak  {row['start_s']:5.2f} s to start  "
-            f"{float(str(row['mib_per_s'])) / fastest:5.2f} x the fastest other\n"
+            f"{beside}\n"
         )
 
 
