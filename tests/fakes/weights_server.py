@@ -45,6 +45,13 @@ class Hang:
 
 
 @dataclasses.dataclass(frozen=True)
+class Crawl:
+    """So many bytes a second and no more, on and on."""
+
+    rate: float
+
+
+@dataclasses.dataclass(frozen=True)
 class Flip:
     """One bit of the byte at this offset of the file is wrong, if it is sent."""
 
@@ -73,7 +80,7 @@ class Redirect:
     to: str
 
 
-Fault = Reset | Cut | Hang | Flip | WrongRange | Status | Redirect
+Fault = Reset | Cut | Hang | Crawl | Flip | WrongRange | Status | Redirect
 
 
 @dataclasses.dataclass
@@ -217,7 +224,7 @@ def _applies(fault: Fault, request: Request) -> bool:
         case Reset(at=at) | Cut(at=at) | Hang(at=at):
             # Not on the one byte that is asked for to see what is there.
             return length > max(at, 1)
-        case WrongRange():
+        case WrongRange() | Crawl():
             return length > 1
         case Status() | Redirect():
             return True
@@ -351,14 +358,15 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self, file: File, request: Request, content: bytes, fault: Fault | None
     ) -> None:
         stop = fault.at if isinstance(fault, Reset | Cut | Hang) else None
-        for chunk in _chunks(content[:stop], file.rate):
+        rate = fault.rate if isinstance(fault, Crawl) else file.rate
+        for chunk in _chunks(content[:stop], rate):
             if file.chunked:
                 self.wfile.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
             else:
                 self.wfile.write(chunk)
             request.sent += len(chunk)
-            if file.rate:
-                self.server_of_weights.gone.wait(len(chunk) / file.rate)
+            if rate:
+                self.server_of_weights.gone.wait(len(chunk) / rate)
         if fault is not None and stop is not None:
             self._break(fault)
         elif file.chunked:

@@ -15,7 +15,7 @@ from llmgw.weights.origin import Reader, Server
 from llmgw.weights.part import Part
 from llmgw.weights.transfer import AHEAD, Transfer
 from llmgw.weights.waiting import PATIENCE
-from tests.fakes.weights_server import Cut, WeightsServer
+from tests.fakes.weights_server import Crawl, Cut, WeightsServer
 from tests.weights.conftest import MIB, noise
 
 PIECE = MIB
@@ -236,6 +236,79 @@ def test_no_block_is_lost_where_a_transfer_fails(
     part.close()
 
     assert None not in [blocks.take(0.0) for _ in range(4)]
+
+
+def work(transfer: Transfer, size: int) -> None:
+    """As a thread of the pool: take and bring until all is here."""
+    reader = Reader()
+    while transfer.done < size and transfer.error is None:
+        pieces = transfer.take(2)
+        if pieces is None:
+            threading.Event().wait(0.01)
+        else:
+            transfer.fetch(pieces, reader, free)
+    reader.client.close()
+
+
+def test_a_connection_far_slower_than_its_siblings_is_dropped_and_its_range_goes_on(
+    tmp_path: Path, server: WeightsServer
+) -> None:
+    """A path through a sick link is never quite silent: it would hold up the end of
+    the file by hours."""
+    size = 24 * PIECE
+    transfer, part = begun(server, tmp_path, size)
+    transfer.drag_after = 0.3
+    server.spoil("/model", Crawl(rate=20_000))
+    before = len(server.requests)
+    first = transfer.take()
+    assert first is not None
+    reader = Reader()
+
+    slow = threading.Thread(
+        target=transfer.fetch, args=(first, reader, free), daemon=True
+    )
+    slow.start()
+    while not part.upto[0]:
+        threading.Event().wait(0.01)
+    sibling = threading.Thread(target=work, args=(transfer, size), daemon=True)
+    sibling.start()
+    slow.join(10)
+    assert not slow.is_alive(), "at its rate the piece takes 52 s"
+    sibling.join(10)
+    found = transfer.wait(lambda _done: None)
+    reader.client.close()
+    part.close()
+
+    asked = [r for r in server.requests[before:] if r.start < PIECE]
+    assert found == hashlib.sha256(server.files["/model"].content).hexdigest()
+    assert [r.start == 0 for r in asked] == [True, False]
+    assert asked[0].sent < PIECE
+    # It goes on where that one was: what came is not asked for again.
+    assert asked[1].start + asked[1].sent >= PIECE
+
+
+def test_connections_that_are_all_slow_are_left_alone(
+    tmp_path: Path, server: WeightsServer
+) -> None:
+    """Each new one would be as slow, and costs a round trip."""
+    size = 2 * PIECE
+    transfer, part = begun(server, tmp_path, size)
+    transfer.drag_after = 0.1
+    server.files["/model"].rate = PIECE
+    before = len(server.requests)
+    threads = [
+        threading.Thread(target=work, args=(transfer, size), daemon=True)
+        for _ in range(2)
+    ]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join(20)
+    found = transfer.wait(lambda _done: None)
+    part.close()
+
+    assert found == hashlib.sha256(server.files["/model"].content).hexdigest()
+    assert sorted(r.start for r in server.requests[before:]) == [0, PIECE]
 
 
 def test_blocks_are_lent_and_there_are_no_more() -> None:
