@@ -16,7 +16,7 @@ from llmgw.weights.part import PIECE, Part, discard
 from llmgw.weights.pool import Pool
 from llmgw.weights.stream import Stream
 from llmgw.weights.transfer import Transfer, refusal
-from llmgw.weights.waiting import patiently
+from llmgw.weights.waiting import Rest, patiently
 
 log = logging.getLogger(__name__)
 
@@ -39,12 +39,16 @@ class Got(Struct, frozen=True, kw_only=True):
 
 
 class Watch(Struct, frozen=True, kw_only=True):
-    """Who looks on: *sized* is told a length before the first byte is asked for."""
+    """Who looks on: *sized* is told a length before the first byte is asked for.
+
+    *again* hears what went wrong, and in how many seconds it is tried again.
+    """
 
     cancelled: Callable[[], bool]
     sized: Callable[[str, int], None]
     progress: Callable[[str, int], None]
-    pause: Callable[[float], None]
+    again: Callable[[str, float], None]
+    rest: Rest
 
 
 def fetch(pool: Pool, wanted: Wanted, part: Path, watch: Watch) -> Got:
@@ -56,6 +60,7 @@ def fetch(pool: Pool, wanted: Wanted, part: Path, watch: Watch) -> Got:
         except (Again, Denied) as error:
             log.warning("origin given up url=%s why=%s", origin, error)
             last = refusal(error, str(origin))
+            watch.again(f"{origin}: {error}", 0.0)
     raise last
 
 
@@ -91,7 +96,7 @@ def _by_what_it_can(
 def _probe(origin: Origin, watch: Watch) -> Meta:
     reader = Reader()
     try:
-        return patiently(lambda: origin.probe(reader.client), watch.pause)
+        return patiently(lambda: origin.probe(reader.client), watch.rest)
     finally:
         reader.client.close()
 
@@ -126,6 +131,7 @@ def _in_pieces(
         part,
         blocks=pool.blocks,
         hashing=pool.hashed,
+        again=watch.again,
         cancelled=watch.cancelled,
     )
     pool.add(transfer)
@@ -134,7 +140,7 @@ def _in_pieces(
         if (
             wanted.sha256 is not None
             and wanted.sha256 != found
-            and mend(origin, part, wanted.sha256, transfer.broke, watch.pause)
+            and mend(origin, part, wanted.sha256, transfer.broke, watch.rest)
         ):
             found = wanted.sha256
     finally:
@@ -162,7 +168,7 @@ def _in_one_go(
         progress=lambda done: watch.progress(wanted.name, done),
     )
     has_digest = wanted.sha256 is not None
-    found = patiently(lambda: stream.fetch(has_digest=has_digest), watch.pause)
+    found = patiently(lambda: stream.fetch(has_digest=has_digest), watch.rest)
     size = path.stat().st_size
     if wanted.sha256 not in (None, found):
         discard(path)

@@ -319,4 +319,8 @@ def _loaded(access: Access, stamps: tuple[int, ...]) -> ssl.SSLContext:
 def _why(error: OSError | http.client.HTTPException) -> str:
     if isinstance(error, TimeoutError):
         return "no answer in time"
-    return str(error) or type(error).__name__
+    if isinstance(error, ssl.SSLError):
+        reason = (error.reason or str(error)).lower().replace("_", " ")
+        return f"the TLS handshake breaks: {reason}"
+    said = error.strerror if isinstance(error, OSError) else ""
+    return said or str(error) or type(error).__name__

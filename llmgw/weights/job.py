@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
@@ -102,7 +103,7 @@ class Job:
         self._pool.wait_until_allowed(self._pause, self._report)
         client = Client()
         try:
-            plan = Planner(self._begin.settings, self._pause, client).plan(
+            plan = Planner(self._begin.settings, self._rest, client).plan(
                 self._source, self._sha256
             )
         finally:
@@ -173,7 +174,8 @@ class Job:
             cancelled=is_over,
             sized=lambda name, size: room.reserve({name: size}, parts),
             progress=lambda name, done: beating.update(self._account.note(name, done)),
-            pause=self._pause,
+            again=self._account.again,
+            rest=self._rest,
         )
         self._account.begin(len(plan.files))
         got: dict[str, Got] = {}
@@ -210,6 +212,15 @@ class Job:
     def _pause(self, seconds: float) -> None:
         if self._cancelled.wait(seconds):
             raise Cancelled
+
+    def _rest(self, seconds: float, why: str) -> None:
+        """Wait before something is asked again, and tell why all the while."""
+        self._account.again(why, seconds)
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            self._pause(min(left, 1.0))
+            self._account.again(why, max(0.0, until - time.monotonic()))
+        self._pause(0.0)
 
 
 def _marked(plan: Plan, folder: Path, got: dict[str, Got]) -> tuple[str, ...]:

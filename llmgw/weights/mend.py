@@ -12,13 +12,13 @@ would fetch the same, and a wrong digest in a profile would cost the file twice.
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from llmgw.weights.blocks import BLOCK
 from llmgw.weights.faults import Again
 from llmgw.weights.origin import Origin, Reader
 from llmgw.weights.part import Part
-from llmgw.weights.waiting import patiently
+from llmgw.weights.waiting import Rest, patiently
 
 log = logging.getLogger(__name__)
 
@@ -28,14 +28,14 @@ def mend(
     part: Part,
     sha256: str,
     broke: set[int],
-    pause: Callable[[float], None],
+    rest: Rest,
 ) -> bool:
     """Whether *part* has the digest *sha256* now. What differed was written anew."""
     reader = Reader()
     try:
         for piece in _suspects(origin, part, broke):
             differs = patiently(
-                lambda n=piece: _read_again(origin, part, n, reader), pause
+                lambda n=piece: _read_again(origin, part, n, reader), rest
             )
             if differs:
                 log.warning(
@@ -44,7 +44,7 @@ def mend(
                 part.sync()
                 if digest_of(part) == sha256:
                     return True
-            pause(0.0)
+            rest(0.0, "what came has another digest")
     finally:
         reader.client.close()
     return False

@@ -1,9 +1,7 @@
 """What one source comes to: which files, from where, and the folder that is theirs."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path, PurePosixPath
-from typing import TypeVar
 from urllib.parse import quote, urlsplit
 
 import msgspec
@@ -17,9 +15,8 @@ from llmgw.weights.file import Wanted
 from llmgw.weights.http import PUBLIC, Access, Client
 from llmgw.weights.origin import OnDisk, Origin, Server
 from llmgw.weights.sources import Hub, Local, Source, Web, file_name, masked, place
-from llmgw.weights.waiting import patiently
+from llmgw.weights.waiting import Rest, patiently
 
-T = TypeVar("T")
 # The list of files of a repository; the largest known have some thousand.
 LONGEST_LIST = 16 * 1024 * 1024
 
@@ -37,13 +34,11 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 class Planner:
-    """Asks mirrors and the hub. *pause* waits between attempts, and may raise."""
+    """Asks mirrors and the hub. *rest* waits between attempts, and may raise."""
 
-    def __init__(
-        self, settings: keys.Weights, pause: Callable[[float], None], client: Client
-    ) -> None:
+    def __init__(self, settings: keys.Weights, rest: Rest, client: Client) -> None:
         self._settings = settings
-        self._pause = pause
+        self._rest = rest
         self._client = client
         self._mirrors = tuple(
             (mirror.url.rstrip("/"), access_of(mirror)) for mirror in settings.mirrors
@@ -122,7 +117,7 @@ class Planner:
         )
         where = name_of(source, source.revision)
         try:
-            return patiently(lambda: hub.listing(source, at), self._pause)
+            return patiently(lambda: hub.listing(source, at), self._rest)
         except Again as error:
             raise WeightsError(error.what, where=where, final=False) from error
         except Denied as error:
@@ -155,7 +150,7 @@ class Planner:
 
     def _text(self, url: str, access: Access, limit: int) -> bytes:
         return patiently(
-            lambda: self._client.text(url, access, limit), self._pause, attempts=2
+            lambda: self._client.text(url, access, limit), self._rest, attempts=2
         )
 
 

@@ -1,7 +1,9 @@
 """Room for one job's files, as it learns how long they are, and how far it is."""
 
+import math
 import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,12 +16,24 @@ from llmgw.weights.parts import part_of
 from llmgw.weights.space import Space, shown
 from llmgw.wire import Progress
 
+# What went wrong is told for so long after it did, though bytes come again: of a server
+# that breaks every few seconds a person sees why it is slow.
+WHY_LASTS = 10.0
+
 
 class Account:
     """How much of how much, over all files of a job."""
 
-    def __init__(self, report: Callable[[Progress], None]) -> None:
+    def __init__(
+        self,
+        report: Callable[[Progress], None],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._report = report
+        self._clock = clock
+        self._why = ""
+        self._why_until = 0.0
         self._files = self._whole = 0
         self._sizes: dict[str, int] = {}
         self._done: dict[str, int] = {}
@@ -43,17 +57,29 @@ class Account:
     def note(self, name: str, done: int) -> tuple[int, int]:
         with self._lock:
             self._done[name] = done
+            what = self._what()
+        return self.say(what)
+
+    def again(self, why: str, seconds: float) -> None:
+        """Something went wrong, and is tried again in so many seconds."""
+        with self._lock:
+            when = f" in {math.ceil(seconds)} s" if seconds > 0 else ""
+            self._why = f"asked again{when} ({why})"
+            self._why_until = self._clock() + seconds + WHY_LASTS
+            what = self._what()
+        self.say(what)
+
+    def _what(self) -> str:
+        what = "fetching"
+        if self._files > 1:
+            what += f", {self._whole} of {self._files} files here"
+        return f"{what}, {self._why}" if self._clock() < self._why_until else what
+
+    def say(self, what: str) -> tuple[int, int]:
+        with self._lock:
             now = sum(self._done.values()), sum(self._sizes.values())
-            what = "fetching"
-            if self._files > 1:
-                what += f", {self._whole} of {self._files} files here"
         self._report(Progress(what=what, done=now[0], total=now[1] or None))
         return now
-
-    def say(self, what: str) -> None:
-        with self._lock:
-            done, total = sum(self._done.values()), sum(self._sizes.values())
-        self._report(Progress(what=what, done=done, total=total or None))
 
 
 class Room:

@@ -57,6 +57,7 @@ class Transfer:
         *,
         blocks: Blocks,
         hashing: Callable[[int, float], None],
+        again: Callable[[str, float], None],
         cancelled: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -68,6 +69,9 @@ class Transfer:
         self._blocks = blocks
         # Hears how many bytes were hashed in how many seconds.
         self._hashing = hashing
+        # Hears why something is asked for again, and in how many seconds.
+        self._tell_again = again
+        self._why = ""
         self._cancelled = cancelled
         self._clock = clock
         self._changed = threading.Condition()
@@ -217,11 +221,15 @@ class Transfer:
             self._todo.extendleft(reversed(left))
             self.broke.update(left[:1])
             self._failures += 1
+            if self.error:
+                return  # that is why, and not what ended here with it
             if self._failures >= PATIENCE or is_too_long(error):
-                self.error = self.error or error
+                self.error = error
             else:
                 wait = wait_after(self._failures, error.after)
                 self.not_before = self._clock() + wait
+                self._why = error.what
+                self._tell_again(error.what, wait)
             log.info("range broke, asked again url=%s why=%s", self.origin, error.what)
 
     def fail(self, error: Exception) -> None:
@@ -304,6 +312,8 @@ class Transfer:
             if self._cancelled():
                 self.fail(Cancelled())
             progress(self.done)
+            if (wait := self.not_before - self._clock()) > 0:
+                self._tell_again(self._why, wait)
 
     def _frontier(self) -> int:
         """So much is here in one run from the start."""

@@ -15,9 +15,11 @@ PATIENCE = 8
 LONGEST_WAIT = 300.0
 
 
-def patiently(
-    ask: Callable[[], T], pause: Callable[[float], None], attempts: int = PATIENCE
-) -> T:
+# Waits so many seconds before something is asked again, and tells why.
+Rest = Callable[[float, str], None]
+
+
+def patiently(ask: Callable[[], T], rest: Rest, attempts: int = PATIENCE) -> T:
     """What *ask* returns. The last Again is raised once it was asked often enough."""
     failures = 0
     while True:
@@ -27,9 +29,8 @@ def patiently(
             failures += 1
             if failures >= attempts or is_too_long(error):
                 raise
-            wait = wait_after(failures, error.after)
-        if wait:
-            pause(wait)
+            wait, why = wait_after(failures, error.after), error.what
+        rest(wait, why)
 
 
 def is_too_long(error: Again) -> bool:

@@ -3,15 +3,19 @@
 import hashlib
 import os
 import pty
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import pytest
 
 from llmgw.cli.pull import paced
 from llmgw.wire import Progress
-from tests.fakes.weights_server import Status, WeightsServer
+from tests.fakes.ports import free_port
+from tests.fakes.weights_server import Cut, Status, WeightsServer
 
 
 def pull(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -102,3 +106,74 @@ def test_a_line_says_how_fast_it_comes_and_how_long_it_will_take() -> None:
     assert paced(step, 512 * 1024**2) == ", 512.0 MiB/s, 4 s to go"
     assert paced(Progress(what="fetching", done=5), 1024.0) == ", 1.0 KiB/s"
     assert paced(step, 0.0) == ""
+
+
+def told_by(server: WeightsServer, path: str, to: Path) -> tuple[list[str], list[Any]]:
+    """What the events of a pull say it is at, and the events."""
+    ended = pull(server.url(path), "--to", str(to), "--json")
+    events = [msgspec.json.decode(line) for line in ended.stdout.splitlines()]
+    return [e["what"] for e in events if e["event"] == "progress"], events
+
+
+@pytest.mark.parametrize("ranges", [True, False], ids=["ranges", "none"])
+def test_a_server_that_ends_its_answers_early_is_told_of_while_it_does(
+    tmp_path: Path, ranges: bool
+) -> None:
+    """Nothing was: a bar that stands still, for as long as the server does that."""
+    with WeightsServer() as server:
+        file = server.put("/model", b"x" * 40_000)
+        file.ranges = ranges
+        server.spoil("/model", Cut(at=0), times=2)
+        said, events = told_by(server, "/model", tmp_path)
+
+    assert events[-1]["event"] == "done"
+    assert any("asked again" in what and "ended" in what for what in said), said
+
+
+def test_a_server_that_is_asked_to_wait_for_is_told_of_until_then(
+    tmp_path: Path,
+) -> None:
+    with WeightsServer() as server:
+        server.put("/model", b"x" * 4096)
+        server.spoil("/model", Status(503, retry_after="2"))
+        said, events = told_by(server, "/model", tmp_path)
+
+    assert events[-1]["event"] == "done"
+    assert "fetching, asked again in 2 s (the server answers 503" in said[0]
+    assert any("asked again in 1 s" in what for what in said), said
+
+
+def test_tls_to_a_port_that_speaks_none_is_told_as_that(tmp_path: Path) -> None:
+    with WeightsServer() as server:
+        server.put("/model", b"x")
+        said = first_said(
+            server.url("/model").replace("http:", "https:"), "--to", str(tmp_path)
+        )
+
+    assert "asked again" in said
+    assert "the TLS handshake breaks: " in said
+
+
+def test_a_refused_connection_is_told_as_that(tmp_path: Path) -> None:
+    url = f"http://127.0.0.1:{free_port()}/model"
+    said = first_said(url, "--to", str(tmp_path))
+
+    assert said.startswith(f"{url}: fetching, asked again")
+    assert "(Connection refused)" in said
+
+
+def first_said(*arguments: str) -> str:
+    """The first line of progress of a pull, which is then interrupted."""
+    child = subprocess.Popen(
+        [sys.executable, "-m", "llmgw", "pull", *arguments],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "LLMGW_CONFIG": "/nowhere/agent.toml"},
+    )
+    assert child.stderr is not None
+    with child:
+        said = child.stderr.readline()
+        child.send_signal(signal.SIGINT)
+        child.stderr.read()
+    return said

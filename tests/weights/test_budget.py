@@ -71,15 +71,22 @@ def test_quiet_hours_may_pass_midnight(hours: str, at: str, quiet: bool) -> None
 
 def test_it_is_asked_again_with_longer_waits_and_not_for_ever() -> None:
     waited: list[float] = []
+    why: set[str] = set()
 
     def ask() -> None:
         raise Again("no")
 
-    with pytest.raises(Again):
-        patiently(ask, waited.append, attempts=5)
+    def rest(seconds: float, reason: str) -> None:
+        waited.append(seconds)
+        why.add(reason)
 
-    assert len(waited) == 3  # the first break is answered at once
-    assert 0.5 <= waited[0] < 1 <= waited[1] < 2 <= waited[2] < 4
+    with pytest.raises(Again):
+        patiently(ask, rest, attempts=5)
+
+    assert why == {"no"}
+    assert waited[0] == 0  # the first break is answered at once
+    assert 0.5 <= waited[1] < 1 <= waited[2] < 2 <= waited[3] < 4
+    assert len(waited) == 4
     assert wait_after(1, 7.0) == 7.0
 
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from llmgw.weights.blocks import BLOCK, Blocks
-from llmgw.weights.faults import Again
+from llmgw.weights.faults import Again, Cancelled
 from llmgw.weights.http import PUBLIC, Client
 from llmgw.weights.journal import Begun
 from llmgw.weights.origin import Reader, Server
 from llmgw.weights.part import Part
 from llmgw.weights.transfer import AHEAD, Transfer
 from llmgw.weights.waiting import PATIENCE
-from tests.fakes.weights_server import Crawl, Cut, WeightsServer
+from tests.fakes.weights_server import Crawl, Cut, Status, WeightsServer
 from tests.weights.conftest import MIB, noise
 
 PIECE = MIB
@@ -45,6 +45,7 @@ def begun(server: WeightsServer, tmp_path: Path, size: int) -> tuple[Transfer, T
         part,
         blocks=Blocks(8),
         hashing=lambda _count, _seconds: None,
+        again=lambda _why, _seconds: None,
         cancelled=lambda: False,
     )
     return transfer, part
@@ -88,6 +89,7 @@ def test_a_slow_link_is_asked_piece_by_piece(
         part,
         blocks=Blocks(8),
         hashing=lambda _count, _seconds: None,
+        again=lambda _why, _seconds: None,
         cancelled=lambda: False,
         clock=lambda: float(next(now)),
     )
@@ -187,6 +189,7 @@ def test_a_server_that_sends_no_byte_is_given_up(
         part,
         blocks=Blocks(8),
         hashing=lambda _count, _seconds: None,
+        again=lambda _why, _seconds: None,
         cancelled=lambda: False,
         clock=lambda: float(next(now)),
     )
@@ -202,6 +205,36 @@ def test_a_server_that_sends_no_byte_is_given_up(
     part.close()
 
     assert isinstance(transfer.error, Again)
+
+
+def test_what_broke_is_told_for_as_long_as_it_is_waited_for(
+    tmp_path: Path, server: WeightsServer
+) -> None:
+    transfer, part = begun(server, tmp_path, PIECE)
+    told: list[tuple[str, float]] = []
+    until = time.monotonic() + 10
+    waiting = Transfer(
+        transfer.origin,
+        part,
+        blocks=Blocks(8),
+        hashing=lambda _count, _seconds: None,
+        again=lambda why, seconds: told.append((why, seconds)),
+        cancelled=lambda: len(told) == 3 or time.monotonic() > until,
+    )
+    server.spoil("/model", Status(503, retry_after="60"))
+    reader = Reader()
+    pieces = waiting.take()
+    assert pieces is not None
+    waiting.fetch(pieces, reader, free)
+    reader.client.close()
+    assert told == [("the server answers 503 Service Unavailable", 60.0)]
+
+    with pytest.raises(Cancelled):
+        waiting.wait(lambda _done: None)
+    part.close()
+
+    assert {why for why, _ in told} == {told[0][0]}
+    assert 50 < told[2][1] < told[1][1] < 60
 
 
 def test_no_block_is_lost_where_a_transfer_fails(
@@ -225,6 +258,7 @@ def test_no_block_is_lost_where_a_transfer_fails(
             part,
             blocks=blocks,
             hashing=lambda _count, _seconds: None,
+            again=lambda _why, _seconds: None,
             cancelled=lambda: False,
         )
     )
