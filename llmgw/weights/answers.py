@@ -8,9 +8,13 @@ import time
 
 from msgspec import Struct
 
-from llmgw.weights.faults import Again
+from llmgw.weights.faults import Again, Denied
 
-_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
+# Thirty digits: longer numbers are no lengths, and from some on Python reads none.
+_NUMBER = r"[0-9]{1,30}"
+_RANGE = re.compile(rf"bytes (?:({_NUMBER})-({_NUMBER})|\*)/({_NUMBER}|\*)")
+# As far as an offset in a file goes.
+LONGEST = 2**63 - 1
 
 
 class Meta(Struct, frozen=True, kw_only=True):
@@ -76,13 +80,12 @@ def content_range(text: str) -> tuple[int | None, int | None, int | None]:
 
 
 def meta_of(response: http.client.HTTPResponse, url: str) -> Meta:
+    """What *response* says of the file. Denied if no file can be so long."""
     headers = response.headers
     ranged = response.status in (206, 416)
-    size = (
-        content_range(headers.get("Content-Range", ""))[2]
-        if ranged
-        else length_of(response)
-    )
+    size = length_of(response)
+    if ranged:
+        size = _possible(content_range(headers.get("Content-Range", ""))[2])
     etag = headers.get("ETag", "")
     # A weak ETag says that two files mean the same, not that their bytes do.
     strong = etag if etag.startswith('"') else headers.get("Last-Modified")
@@ -125,17 +128,37 @@ def _digest_in(field: str) -> str | None:
 
 
 def length_of(response: http.client.HTTPResponse) -> int | None:
-    return None if response.chunked else response.length
+    """How long the body is, if that is said. Denied if it is no length."""
+    if response.chunked:
+        return None
+    said = response.headers.get("Content-Length")
+    if said is not None and not re.fullmatch(_NUMBER, said.strip()):
+        # Read as if nothing were said, an answer that was cut off would be whole.
+        raise Denied(f"the server says that it is {said[:40]!r} bytes long")
+    return _possible(response.length)
+
+
+def _possible(size: int | None) -> int | None:
+    if size is not None and size > LONGEST:
+        raise Denied(f"the server says that it is {size} bytes long, as no file can be")
+    return size
 
 
 def retry_after(response: http.client.HTTPResponse) -> float | None:
     text = response.headers.get("Retry-After", "")
-    if text.isdigit():
+    if re.fullmatch(_NUMBER, text):
         return float(text)
-    when = email.utils.parsedate_tz(text) if text else None
-    now = email.utils.parsedate_tz(response.headers.get("Date", ""))
+    when = _time_of(text)
     if when is None:
         return None
     # Both by the server's clock: this machine's may be years off.
-    at = email.utils.mktime_tz(now) if now else time.time()
-    return max(0.0, email.utils.mktime_tz(when) - at)
+    now = _time_of(response.headers.get("Date", ""))
+    return max(0.0, when - (time.time() if now is None else now))
+
+
+def _time_of(text: str) -> float | None:
+    parsed = email.utils.parsedate_tz(text) if text else None
+    try:
+        return email.utils.mktime_tz(parsed) if parsed else None
+    except (ValueError, OverflowError):
+        return None  # the year 99999

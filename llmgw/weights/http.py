@@ -11,9 +11,10 @@ import functools
 import http.client
 import os
 import ssl
+import string
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import SplitResult, unquote, urljoin, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
 
 from msgspec import Struct
 
@@ -65,14 +66,14 @@ class Client:
     def probe(self, url: str, access: Access = PUBLIC) -> Meta:
         """Size, validator and final address of the file, for the price of one byte."""
         response, url = self._get(url, access, {"Range": "bytes=0-0"})
-        try:
-            return meta_of(response, url)
-        finally:
-            if response.status == http.HTTPStatus.PARTIAL_CONTENT:
-                response.read()
-            else:
-                self.drop(url)
+        meta = self._meta(response, url)
+        if meta.ranges:
+            # One byte, which may never come: what was asked is in the head.
+            self._discard(response, url)
+        else:
+            self.drop(url)
             response.close()
+        return meta
 
     def read(
         self, meta: Meta, start: int, end: int, access: Access = PUBLIC
@@ -90,12 +91,12 @@ class Client:
         response, url = self._get(meta.url, access, headers)
         if response.status != http.HTTPStatus.PARTIAL_CONTENT:
             self.drop(url)
-            now = meta_of(response, url)
+            now = self._meta(response, url)
             response.close()
             if differs(meta, now):
                 raise Changed
             raise NoRanges
-        if differs(meta, meta_of(response, url)):
+        if differs(meta, self._meta(response, url)):
             self.drop(url)
             raise Changed
         first, last, _ = content_range(response.headers.get("Content-Range", ""))
@@ -107,10 +108,18 @@ class Client:
     def read_all(self, meta: Meta, access: Access = PUBLIC) -> tuple[Body, str]:
         """The whole file, from a server that knows no ranges."""
         response, url = self._get(meta.url, access, {})
-        if differs(meta, meta_of(response, url)):
+        if differs(meta, self._meta(response, url)):
             self.drop(url)
             raise Changed
         return Body(response, 0, length_of(response)), url
+
+    def _meta(self, response: http.client.HTTPResponse, url: str) -> Meta:
+        try:
+            return meta_of(response, url)
+        except Denied:
+            self.drop(url)
+            response.close()
+            raise
 
     def text(self, url: str, access: Access, limit: int) -> bytes:
         """A small document, not longer than *limit*."""
@@ -163,10 +172,7 @@ class Client:
             self._discard(response, url)
             if not where:
                 raise Again("a redirect to nowhere")
-            where = urljoin(url, where)
-            if url.startswith("https:") and not where.startswith("https:"):
-                raise Denied(f"redirects from https:// to {masked(where)}")
-            url = where
+            url = _redirected(url, where)
         raise Denied("redirects in circles")
 
     def _ask(
@@ -271,6 +277,25 @@ class Client:
         if status in (401, 403):
             fix = "a token may be needed: weights.hf_token_file"
         raise Denied(what, status=status, fix=fix)
+
+
+def _redirected(url: str, where: str) -> str:
+    """The address that the answer of *url* sends to. Denied if it is none."""
+    try:
+        # What is not ASCII there was meant as the bytes it came as.
+        where = quote(where.encode("latin-1"), safe=string.punctuation)
+        there = urljoin(url, where)
+        parts = urlsplit(there)
+        is_one = (
+            parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        )
+    except ValueError:
+        is_one, there = False, where
+    if not is_one:
+        raise Denied(f"redirects to {masked(there)!r}, which is no address")
+    if url.startswith("https:") and not there.startswith("https:"):
+        raise Denied(f"redirects from https:// to {masked(there)}")
+    return there
 
 
 def _target(parts: SplitResult, proxy: SplitResult | None) -> str:

@@ -61,6 +61,8 @@ class Job:
         self._cache = Path(begin.cache)
         self._claims = Claims(self._cache / WORK, begin.silence)
         self._account = Account(report)
+        # What the operator wrote to choose the folder.
+        self._setting = "--to" if begin.flat else "weights_cache"
 
     def cancel(self) -> None:
         self._cancelled.set()
@@ -73,7 +75,7 @@ class Job:
             raise WeightsError(
                 f"cannot be used: {error.strerror}",
                 where=str(error.filename or self._cache),
-                fix="weights_cache must be a folder the agent can write to",
+                fix=f"{self._setting} must be a folder that can be written to",
             ) from error
 
     def _there(self) -> Path | None:

@@ -15,7 +15,7 @@ import pytest
 from llmgw.cli.pull import paced
 from llmgw.wire import Progress
 from tests.fakes.ports import free_port
-from tests.fakes.weights_server import Cut, Status, WeightsServer
+from tests.fakes.weights_server import Cut, Raw, Status, WeightsServer
 
 
 def pull(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -106,6 +106,34 @@ def test_a_line_says_how_fast_it_comes_and_how_long_it_will_take() -> None:
     assert paced(step, 512 * 1024**2) == ", 512.0 MiB/s, 4 s to go"
     assert paced(Progress(what="fetching", done=5), 1024.0) == ", 1.0 KiB/s"
     assert paced(step, 0.0) == ""
+
+
+def test_a_folder_that_cannot_be_written_to_is_told_by_the_option_that_named_it(
+    tmp_path: Path,
+) -> None:
+    """It named a setting that nobody had set."""
+    there = tmp_path / "file"
+    there.write_bytes(b"")
+    with WeightsServer() as server:
+        server.put("/model", b"x")
+        ended = pull(server.url("/model"), "--to", str(there))
+
+    assert ended.returncode == 1
+    assert f"{there}" in ended.stderr
+    assert "fix: --to must be a folder" in ended.stderr
+    assert "weights_cache" not in ended.stderr
+
+
+def test_a_length_that_no_file_has_is_told_as_it_was_said(tmp_path: Path) -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % 2**70
+    with WeightsServer() as server:
+        server.put("/model", b"x")
+        server.spoil("/model", Raw(head), times=None)
+        ended = pull(server.url("/model"), "--to", str(tmp_path))
+
+    assert ended.returncode == 1
+    assert f"model: the server says that it is {2**70} bytes long" in ended.stderr
+    assert "Traceback" not in ended.stderr
 
 
 def told_by(server: WeightsServer, path: str, to: Path) -> tuple[list[str], list[Any]]:

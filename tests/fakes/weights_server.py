@@ -80,7 +80,14 @@ class Redirect:
     to: str
 
 
-Fault = Reset | Cut | Hang | Crawl | Flip | WrongRange | Status | Redirect
+@dataclasses.dataclass(frozen=True)
+class Raw:
+    """These bytes for an answer, head and all, and the connection is closed."""
+
+    answer: bytes
+
+
+Fault = Raw | Reset | Cut | Hang | Crawl | Flip | WrongRange | Status | Redirect
 
 
 @dataclasses.dataclass
@@ -226,7 +233,7 @@ def _applies(fault: Fault, request: Request) -> bool:
             return length > max(at, 1)
         case WrongRange() | Crawl():
             return length > 1
-        case Status() | Redirect():
+        case Status() | Redirect() | Raw():
             return True
 
 
@@ -306,6 +313,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self, file: File, request: Request, ranged: bool, fault: Fault | None
     ) -> None:
         match fault:
+            case Raw(answer=answer):
+                self.close_connection = True
+                self.wfile.write(answer)
+                return
             case Status(code=code, retry_after=after):
                 request.status = code
                 self._plain(code, {"Retry-After": after} if after else {})
