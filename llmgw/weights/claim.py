@@ -11,6 +11,7 @@ them different truths, they waste bytes and nothing else: each writes to an inod
 its own, verifies it, and publishes by rename.
 """
 
+import hashlib
 import os
 import secrets
 import time
@@ -22,14 +23,22 @@ from msgspec import Struct
 
 from llmgw.weights.journal import boot_id
 
+MACHINE_ID = Path("/etc/machine-id")
+# One that claimed before this machine's boot is most likely gone, and is waited for so
+# much less: after a power cut every fetch would stand still for the whole of it.
+EARLIER_BOOT = 4
 # So often in a row the folder may be swept away between its making and its use.
 SWEPT = 100
 
 
 class Owner(Struct, frozen=True, kw_only=True):
-    """A process, so that another on the same machine can tell whether it lives."""
+    """A process, so that another on the same machine can tell whether it lives.
+
+    *machine* "": it has no id, or the claim is an older version's.
+    """
 
     node: str
+    machine: str = ""
     boot: str
     pids: str
     pid: int
@@ -52,6 +61,7 @@ def me() -> Owner:
     """This process, under a name that no other one ever has."""
     return Owner(
         node=os.uname().nodename,
+        machine=_machine(),
         boot=boot_id(),
         # The same number in another container is another process.
         pids=str(Path("/proc/self/ns/pid").readlink()),
@@ -70,6 +80,32 @@ def is_dead(owner: Owner) -> bool:
         Path("/proc/self/ns/pid").readlink()
     )
     return here and _started(owner.pid) != owner.started
+
+
+def is_of_an_earlier_boot(owner: Owner) -> bool:
+    """Whether *owner* ran on this machine before it was booted, by all that it says.
+
+    A clone with the same id and the same name would say the same: no proof of a death.
+    """
+    return owner.machine == _machine() != "" and owner.boot != boot_id()
+
+
+def node_hash() -> str:
+    """This node, without its id, which is not for telling to others."""
+    # Cloned images share the one, and nodes of two sites the other.
+    name = _machine_id() + os.uname().nodename
+    return hashlib.sha256(name.encode()).hexdigest()[:16]
+
+
+def _machine() -> str:
+    return node_hash() if _machine_id() else ""
+
+
+def _machine_id() -> str:
+    try:
+        return MACHINE_ID.read_text()
+    except OSError:
+        return ""
 
 
 def _started(pid: int) -> int | None:
@@ -142,7 +178,10 @@ class Claims:
             # Their clock is not asked: what counts is that the number moves.
             self._seen[key] = (found, now)
             return False
-        return now - before[1] > self.silence
+        patience = self.silence
+        if is_of_an_earlier_boot(found.owner):
+            patience /= EARLIER_BOOT
+        return now - before[1] > patience
 
     def _break(self, path: Path, beside: Path) -> None:
         """Move the dead one's claim away. Of several who try, one succeeds."""

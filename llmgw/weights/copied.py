@@ -1,13 +1,12 @@
 """Weights that somebody put there: used where they lie, read and never altered."""
 
-import hashlib
-import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from llmgw.weights import marker
 from llmgw.weights.cache import Cache
+from llmgw.weights.claim import node_hash
 from llmgw.weights.hub import matching
 from llmgw.weights.plan import name_of, refs
 from llmgw.weights.sources import (
@@ -75,14 +74,8 @@ def root_of(path: Path) -> Path:
 
 def write_held(cache: Path, sources: Sequence[str]) -> None:
     """Keep in *cache* what the replicas of this node use."""
-    try:
-        machine = Path("/etc/machine-id").read_text()
-    except OSError:
-        machine = ""
-    # Cloned images share the one, and nodes of two sites the other.
-    node = hashlib.sha256((machine + os.uname().nodename).encode()).hexdigest()[:16]
     names = [held_name(source, cache) for source in sources]
-    Cache(cache).hold(node, [name for name in names if name is not None])
+    Cache(cache).hold(node_hash(), [name for name in names if name is not None])
 
 
 def held_name(text: str, cache: Path) -> str | None:
