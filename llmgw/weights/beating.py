@@ -32,9 +32,9 @@ class Beating:
         """How many bytes of how many; told with the next beat."""
         self.claim = msgspec.structs.replace(self.claim, done=now[0], total=now[1])
 
-    def reserve(self) -> None:
-        """Tell at once that the room for all of it is taken."""
-        self.claim = msgspec.structs.replace(self.claim, reserved=True)
+    def reserve(self, is_taken: bool) -> None:
+        """Tell at once whether the room for all of it is taken."""
+        self.claim = msgspec.structs.replace(self.claim, reserved=is_taken)
         self.beat()
 
     def beat(self) -> None:

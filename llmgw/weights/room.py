@@ -110,7 +110,10 @@ class Room:
             needed = max(0, sum(sizes.values()) - here)
             self._beating.update((total - needed, total))
             self._keep_limit(needed)
-            while missing := self._space.missing(self._beating.claim, needed):
+            while not self._is_promised(needed):
+                missing = self._space.missing(self._beating.claim, needed)
+                if not missing:
+                    continue  # whoever had it a moment ago gave it back
                 if self._limit is not None and Cache(self._cache).make_room(missing):
                     continue
                 others = self._space.others(self._beating.claim)
@@ -121,7 +124,19 @@ class Room:
                     f"beside {len(others)} other fetches"
                 )
                 self._pause(1.0)
-            self._beating.reserve()
+
+    def _is_promised(self, needed: int) -> bool:
+        """Whether there is room for *needed*, and all who share the cache know it."""
+        if self._space.missing(self._beating.claim, needed):
+            return False
+        had = self._beating.claim.reserved
+        self._beating.reserve(True)
+        if had or not self._space.missing(self._beating.claim, needed):
+            return True
+        # Of two that looked at the same moment neither had seen the other: both filled
+        # the disk. Now that both have said it, one sees it at least, and steps back.
+        self._beating.reserve(False)
+        return False
 
     def _keep_limit(self, needed: int) -> None:
         if self._limit is None or self._is_flat:

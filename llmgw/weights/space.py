@@ -38,17 +38,17 @@ class Space:
         """
         total, free = self._usage(self._cache)
         margin = min(int(total * MARGIN_SHARE), LARGEST_MARGIN)
-        others = sum(
-            claim.total - claim.done
-            for claim in self._claims.all()
-            if claim.key != mine.key
-            and (claim.reserved or _order(claim) < _order(mine))
-        )
+        others = sum(c.total - c.done for c in self.others(mine))
         return max(0, needed + others + margin - free)
 
     def others(self, mine: Claim) -> list[Claim]:
-        """Those that fetch into the same cache now."""
-        return [c for c in self._claims.all() if c.key != mine.key and c.reserved]
+        """Those that fetch into the same cache now, or will before us."""
+        return [
+            c
+            for c in self._claims.all()
+            if c.key != mine.key
+            and (c.reserved or (c.total > c.done and _order(c) < _order(mine)))
+        ]
 
     def refusal(self, missing: int, needed: int, freeable: str) -> WeightsError:
         """Not final: somebody may remove something."""

@@ -2,19 +2,24 @@
 
 import os
 import re
-import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import anyio
+import msgspec
 import pytest
 
 from llmgw.config import keys
 from llmgw.errors import WeightsError
+from llmgw.weights.beating import Beating
 from llmgw.weights.cache import Cache
 from llmgw.weights.claim import Claim, Claims, me
+from llmgw.weights.order import Begin
+from llmgw.weights.parts import WORK
+from llmgw.weights.room import Account, Room
 from llmgw.weights.space import Space
 from llmgw.wire import Progress
+from tests.fakes import disks
 from tests.fakes.weights_server import Request, WeightsServer
 from tests.weights.conftest import MIB, asking, noise
 
@@ -42,6 +47,71 @@ def test_what_running_fetches_will_take_is_taken(tmp_path: Path) -> None:
 
     claims.give_up("first", owner)
     assert space.missing(second, 60 * GB) == 0
+
+
+class Waits(Exception):
+    """It would wait for room."""
+
+
+class Meanwhile(Claims):
+    """Claims that have *do* done right after they were looked at for the first time."""
+
+    do: Callable[[], None] | None = None
+
+    def all(self) -> list[Claim]:
+        found = super().all()
+        do, self.do = self.do, None
+        if do is not None:
+            do()
+        return found
+
+
+def room(cache: Path, key: str, told: list[str]) -> tuple[Room, Beating, Meanwhile]:
+    """Room for one that has claimed *key*, and would rather not wait."""
+    claims = Meanwhile(cache / WORK, silence=20.0)
+    owner = msgspec.structs.replace(me(), nonce=key)
+    assert claims.take(key, owner) is None
+    beating = Beating(claims, Claim(owner=owner, key=key))
+    account = Account(lambda progress: told.append(progress.what))
+
+    def pause(_: float) -> None:
+        raise Waits
+
+    begin = Begin(settings=keys.Weights(), cache=str(cache))
+    return Room(begin, claims, beating, account, pause), beating, claims
+
+
+@pytest.mark.parametrize("late", ["a", "b"])
+def test_of_two_that_look_at_the_same_moment_one_takes_the_room(
+    full: Path, late: str
+) -> None:
+    """T72: neither had seen the other, and both filled the disk."""
+    told: list[str] = []
+    early = "b" if late == "a" else "a"
+    mine, beating, claims = room(full, late, told)
+    theirs, their_beating, _ = room(full, early, told)
+    claims.do = lambda: theirs.reserve({"x": 14 * MIB}, full)
+
+    with pytest.raises(Waits):
+        mine.reserve({"x": 14 * MIB}, full)
+
+    assert their_beating.claim.reserved
+    assert not beating.claim.reserved
+    assert re.fullmatch(
+        r"waiting for [\d.]+ MiB of disk, beside 1 other fetches", told[0]
+    )
+
+
+def test_one_that_comes_first_is_waited_for_and_not_refused_over(full: Path) -> None:
+    """It has said how much it needs and not taken it yet."""
+    told: list[str] = []
+    mine, _, _ = room(full, "b", told)
+    _, before, _ = room(full, "a", told)
+    before.update((0, 14 * MIB))
+    before.beat()
+
+    with pytest.raises(Waits):
+        mine.reserve({"x": 14 * MIB}, full)
 
 
 def test_of_two_that_ask_at_once_one_is_first(tmp_path: Path) -> None:
@@ -77,13 +147,8 @@ def test_a_dead_one_s_claim_takes_no_room(tmp_path: Path) -> None:
 @pytest.fixture
 def full(tmp_path: Path) -> Iterator[Path]:
     """A file system of 24 MiB, in memory."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(folder)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
-        pytest.skip("mounting a tmpfs needs root: use sudo")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    with disks.small(tmp_path / "small", 24) as folder:
+        yield folder
 
 
 async def test_what_does_not_fit_is_refused_before_the_first_byte(
