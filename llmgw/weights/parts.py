@@ -13,6 +13,7 @@ import logging
 import os
 import shutil
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
@@ -73,21 +74,36 @@ def _copy(folder: Path, mine: Path) -> None:
 
 
 def _copy_sparse(old: Path, new: Path) -> None:
-    """As long as *old*, and with no more on the disk: most of it may be to come."""
-    with old.open("rb") as source, new.open("wb") as target:
-        size = os.fstat(source.fileno()).st_size
-        target.truncate(size)
-        at = 0
-        while (start := _data_after(source.fileno(), at)) is not None:
-            at = os.lseek(source.fileno(), start, os.SEEK_HOLE)
-            source.seek(start)
-            target.seek(start)
-            while start < at:
-                block = source.read(min(BLOCK, at - start))
-                if not block:
-                    return  # it got shorter
-                target.write(block)
-                start += len(block)
+    """As long as *old*, and with no more on the disk: most of it may be to come.
+
+    Under its name once it is whole and on the disk, and not before: one that was broken
+    off is as long, and the journal beside it would be believed. FileNotFoundError if
+    *old* is gone, or not what it was.
+    """
+    beside = new.with_name(new.name + ".copy")
+    try:
+        with old.open("rb") as source, beside.open("wb") as target:
+            _copy_data(source, target)
+            target.flush()
+            os.fdatasync(target.fileno())
+        beside.replace(new)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _copy_data(source: BinaryIO, target: BinaryIO) -> None:
+    target.truncate(os.fstat(source.fileno()).st_size)
+    at = 0
+    while (start := _data_after(source.fileno(), at)) is not None:
+        at = os.lseek(source.fileno(), start, os.SEEK_HOLE)
+        source.seek(start)
+        target.seek(start)
+        while start < at:
+            block = source.read(min(BLOCK, at - start))
+            if not block:
+                raise FileNotFoundError(errno.ENOENT, "got shorter", source.name)
+            target.write(block)
+            start += len(block)
 
 
 def _data_after(handle: int, at: int) -> int | None:

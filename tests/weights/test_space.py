@@ -15,7 +15,7 @@ from llmgw.weights.beating import Beating
 from llmgw.weights.cache import Cache
 from llmgw.weights.claim import Claim, Claims, me
 from llmgw.weights.order import Begin
-from llmgw.weights.parts import WORK
+from llmgw.weights.parts import WORK, take_over
 from llmgw.weights.room import Account, Room
 from llmgw.weights.space import Space
 from llmgw.wire import Progress
@@ -165,6 +165,36 @@ async def test_what_does_not_fit_is_refused_before_the_first_byte(
     assert "llmgw weights evict" in refused.value.fix
     assert "10.0 MiB" in refused.value.fix
     assert server.sent() <= 10 * MIB + 2
+
+
+def test_a_copy_for_which_the_disk_had_no_room_is_not_believed(full: Path) -> None:
+    """T71: it would be as long as the file, zeros for the most part, and have the
+    journal of a whole one beside it."""
+    work = full / "work"
+    theirs = work / "theirs"
+    theirs.mkdir(parents=True)
+    owner = msgspec.structs.replace(me(), boot="b", node="other", nonce="theirs")
+    (theirs / "owner").write_bytes(msgspec.json.encode(owner))
+    (theirs / "x.part.journal").write_bytes(b"{}\n")
+    content = noise(12 * MIB) + bytes(20 * MIB)
+    with (theirs / "x.part").open("wb") as part:
+        part.truncate(32 * MIB)
+        part.write(content[: 12 * MIB])
+    ours = msgspec.structs.replace(me(), nonce="ours")
+
+    (full / "filler").write_bytes(bytes(4 * MIB))
+    with pytest.raises(OSError, match="No space left"):
+        take_over(work, ours)
+    left = {one.name for one in (work / "ours").iterdir()}
+    (full / "filler").unlink()
+    with (theirs / "x.part").open("r+b") as part:
+        part.truncate(2 * MIB)
+        part.truncate(32 * MIB)
+    take_over(work, ours)
+
+    assert left == {"x.part.journal"}
+    copied = content[: 2 * MIB] + bytes(30 * MIB)
+    assert (work / "ours/x.part").read_bytes() == copied
 
 
 async def test_a_disk_that_fills_meanwhile_is_final_and_leaves_no_half(
