@@ -185,18 +185,21 @@ def effort(pid: int) -> tuple[int, int]:
 
 
 def open_below(root: Path) -> set[str]:
-    """Files below *root* that a process of this machine has open or mapped."""
-    found: set[str] = set()
+    """Files below *root* that a process of this machine has open or mapped.
+
+    Of another user's processes nothing is to be learned.
+    """
+    inside = os.fsencode(root) + b"/"
+    found: set[bytes] = set()
     for process in PROC.glob("[0-9]*"):
-        try:
-            for line in (process / "maps").read_text().splitlines():
-                path = line.partition(" /")[2]
-                if path and ("/" + path).startswith(f"{root}/"):
-                    found.add("/" + path)
-            for handle in (process / "fd").iterdir():
-                path = str(handle.readlink())
-                if path.startswith(f"{root}/"):
-                    found.add(path)
-        except OSError:
-            continue  # it has ended, or is another user's
-    return found
+        with contextlib.suppress(OSError):  # it has ended, or is another user's
+            mapped = _read(f"{process}/maps").split(b"\n")
+            found.update(b"/" + line.partition(b" /")[2] for line in mapped)
+            found.update(_opened(process))
+    return {os.fsdecode(path) for path in found if path.startswith(inside)}
+
+
+def _opened(process: Path) -> Iterator[bytes]:
+    for handle in (process / "fd").iterdir():
+        with contextlib.suppress(OSError):  # closed since: the others are not
+            yield os.fsencode(handle.readlink())

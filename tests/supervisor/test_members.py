@@ -215,6 +215,39 @@ def test_what_a_thread_started_is_a_child_too() -> None:
     assert found == [child]
 
 
+def test_a_file_is_open_whatever_else_is_mapped_and_closed(tmp_path: Path) -> None:
+    """Names need not be UTF-8, and a process opens and closes as it likes."""
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    (inside / "model").write_bytes(b"x" * 4096)
+    strange = os.fsencode(inside) + b"/caf\xe9.so"
+    with open(strange, "wb") as file:  # noqa: PTH123 -- a name of bytes
+        file.write(b"x" * 4096)
+    program = (
+        "import mmap, os, sys\n"
+        "mapped = open(os.fsencode(sys.argv[1]), 'rb')\n"
+        "kept = mmap.mmap(mapped.fileno(), 0, prot=mmap.PROT_READ)\n"
+        "low = os.open('/dev/null', 0)\n"
+        "high = open(sys.argv[2], 'rb')\n"
+        "mapped.close()\n"
+        "print(flush=True)\n"
+        "while True:\n"
+        "    os.close(low)\n"
+        "    low = os.open('/dev/null', 0)\n"
+    )
+    command = [sys.executable, "-S", "-c", program, strange, str(inside / "model")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        process.stdout.readline()
+        try:
+            found = [procfs.open_below(inside) for _ in range(100)]
+        finally:
+            process.kill()
+
+    everything = {os.fsdecode(strange), str(inside / "model")}
+    assert [one for one in found if one != everything] == []
+
+
 def test_a_process_that_is_gone_has_no_list_of_children(tmp_path: Path) -> None:
     with subprocess.Popen(["true"]) as process:
         process.wait()
