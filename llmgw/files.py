@@ -25,14 +25,18 @@ def read(path: Path, limit: int) -> bytes:
     """What a regular file says. OSError also for a larger one, and for what is none: a
     FIFO, which a person or a broken archive left there, would hold the reader for ever.
     """
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    with open(handle, "rb") as file:  # noqa: PTH123 -- an open one
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
+    # The file is to own its descriptor: it gives back that of a folder, too.
+    with open(path, "rb", opener=_without_waiting) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "is not a regular file", str(path))
         content = file.read(limit + 1)
     if len(content) > limit:
         raise OSError(errno.EFBIG, f"is larger than {limit} bytes", str(path))
     return content
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def remove(path: Path) -> None:

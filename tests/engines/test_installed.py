@@ -4,6 +4,7 @@ import json
 import os
 from pathlib import Path
 
+import psutil
 import pytest
 
 from llmgw.config import keys
@@ -94,6 +95,19 @@ def test_a_manifest_that_is_a_fifo_or_endless_holds_nobody_up(tmp_path: Path) ->
     said = {one.where: one.what for one in seen.problems}
     assert "is not a regular file" in said[str(tmp_path / "fifo/manifest.json")]
     assert "is larger than" in said[str(tmp_path / "large/manifest.json")]
+
+
+def test_a_manifest_that_is_a_folder_costs_no_descriptor(tmp_path: Path) -> None:
+    """Builds are looked at again and again, for as long as the agent lives."""
+    (tmp_path / "odd/manifest.json").mkdir(parents=True)
+    before = psutil.Process().num_fds()
+
+    said = [survey(tmp_path, keys.Engines(), search_path="") for _ in range(20)]
+
+    assert {problem.what for one in said for problem in one.problems} == {
+        "cannot be read: Is a directory"
+    }
+    assert psutil.Process().num_fds() == before
 
 
 def test_the_file_and_path_name_builds_too(tmp_path: Path) -> None:
