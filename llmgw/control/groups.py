@@ -58,16 +58,24 @@ class _History:
     def __init__(self) -> None:
         self.deaths = 0
         self.death: str | None = None
-        # The generation whose death is counted: writing down what follows from it may
-        # have to be tried more than once.
-        self.buried = -1
+        # Whether this attempt's death is counted: writing down what follows from it
+        # may have to be tried more than once.
+        self.is_buried = False
         self.again_at = 0.0
         self.ready_since: float | None = None
         self.pids: dict[tuple[str, str, int], int] = {}
         self.step = Step("waiting")
         self._delays = delays(FIRST, LONGEST)
 
+    def begins(self) -> None:
+        """Another attempt; its generation may be the last one's, if none was seen."""
+        self.is_buried = False
+        self.pids.clear()
+
     def died(self, now: float, why: str | None) -> None:
+        if self.is_buried:
+            return
+        self.is_buried = True
         self.death = why
         served = None if self.ready_since is None else now - self.ready_since
         if served is not None and served > LONGEST:
@@ -230,9 +238,9 @@ class Groups:
         is_death = found.state == "backoff" and found.parts is not None
         if found.state == "ready" and history.ready_since is None:
             history.ready_since = now
-        generation = max(one.sent for one in members)
-        if is_death and history.buried != generation:
-            history.buried = generation
+        if found.state == "starting" and found.parts is not None:
+            history.begins()
+        if is_death:
             history.died(now, found.reason)
         if found.state == "backoff" and history.is_loop:
             found = Step("crash_loop", found.reason, found.parts)

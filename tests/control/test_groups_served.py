@@ -102,6 +102,15 @@ async def two(plane: Asking, stack: AsyncExitStack) -> tuple[Node, Node]:
     return first, second
 
 
+async def both_ready(plane: Asking, stack: AsyncExitStack) -> tuple[Node, Node]:
+    first, second = await two(plane, stack)
+    for node, rank in ((first, 0), (second, 1)):
+        await node.sent()
+        await node.say("ready", rank, 1, pid=100)
+    await until(plane, "ready")
+    return first, second
+
+
 async def test_what_only_a_control_plane_knows_is_filled_in(serving: Serving) -> None:
     """T88, T89: one head, one list of members, one build, on the nodes' addresses."""
     async with serving() as plane, AsyncExitStack() as stack:
@@ -161,11 +170,7 @@ async def test_a_death_restarts_all_once_and_only_when_all_have_ended(
 ) -> None:
     """T90: the group is stopped, said once, and started together."""
     async with serving() as plane, AsyncExitStack() as stack:
-        first, second = await two(plane, stack)
-        for node, rank in ((first, 0), (second, 1)):
-            await node.sent()
-            await node.say("ready", rank, 1, pid=100)
-        await until(plane, "ready")
+        first, second = await both_ready(plane, stack)
 
         await second.say("backoff", 1, 1, reason="exited with code 1")
         await first.taken_back()
@@ -286,11 +291,7 @@ async def test_a_death_that_cannot_be_written_down_is_one_death(
 ) -> None:
     """T90: on a full disk each try would count, and the group be taken for hopeless."""
     async with serving() as plane, AsyncExitStack() as stack:
-        first, second = await two(plane, stack)
-        for node, rank in ((first, 0), (second, 1)):
-            await node.sent()
-            await node.say("ready", rank, 1, pid=100)
-        await until(plane, "ready")
+        first, second = await both_ready(plane, stack)
         desired = anyio.Path(tmp_path / "cp1" / "desired")
         beside = [desired / "n1.json.new", desired / "n2.json.new"]
         for one in beside:
@@ -307,3 +308,35 @@ async def test_a_death_that_cannot_be_written_down_is_one_death(
         await first.taken_back()
         await second.taken_back()
         assert (await state_of(plane))["restarts"] == 1
+
+
+@pytest.mark.parametrize("pid", [None, 200])
+async def test_agents_that_know_nothing_of_it_any_more_do_not_hide_a_death(
+    serving: Serving, pid: int | None
+) -> None:
+    """T90: nobody tells which generation ran, and so the next attempt is of the same
+    one. It is another attempt, its processes are no strangers, and it can die."""
+    async with serving() as plane, AsyncExitStack() as stack:
+        _, second = await both_ready(plane, stack)
+        await second.say("backoff", 1, 1, reason="exited with code 1")
+        with anyio.fail_after(10):
+            while (await state_of(plane)).get("restarts", 0) != 1:
+                await anyio.sleep(0.01)
+        nodes = [
+            await (await Node(plane, name).join(stack)).tell_builds(DIGEST)
+            for name in ("n1", "n2")
+        ]
+        with anyio.fail_after(10):
+            sent = [
+                [one.replica for one in (await node.sent()).wanted()] for node in nodes
+            ]
+        for rank, (node, [one]) in enumerate(zip(nodes, sent, strict=True)):
+            more = {} if pid is None else {"pid": pid + rank}
+            await node.say("ready", rank, one.generation, **more)
+        await until(plane, "ready")
+
+        generation = sent[1][0].generation
+        await nodes[1].say("backoff", 1, generation, reason="exited again")
+        waiting = await until(plane, "backoff", "exited again")
+
+        assert waiting["restarts"] == 2
