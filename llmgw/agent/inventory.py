@@ -146,6 +146,11 @@ class Inventory:
         except (Hung, TimeoutError) as late:
             since = late.since if isinstance(late, Hung) else began
             self._late(name, answer, since)
+        except RuntimeError as error:
+            if not answer.is_asked:  # of the probe's own making
+                raise
+            answer.is_asked = False  # not even a thread is to be had
+            self._take(name, answer, *_failed(error))
         else:
             self._take(name, answer, found, digest)
         answer.run = Run(time.monotonic() - began, answer.hung_since is None)
@@ -276,11 +281,15 @@ def _ask(probe: Probe, answer: _Answer) -> tuple[Found, str]:
     except (OSError, ValueError) as error:
         # No process to be had, an answer that is none: what is not known of a machine
         # is no reason to leave its engines alone.
-        log.warning("probe failed why=%s", error, exc_info=True)
-        found = Found(None, "the probe", f"the probe failed: {error}")
+        return _failed(error)
     finally:
         answer.is_asked = False
     return found, _digest(found.value)
+
+
+def _failed(error: Exception) -> tuple[Found, str]:
+    log.warning("probe failed why=%s", error, exc_info=error)
+    return Found(None, "the probe", f"the probe failed: {error}"), _digest(None)
 
 
 def _digest(value: Any) -> str:

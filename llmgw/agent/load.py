@@ -91,7 +91,7 @@ class Sampler:
             if not self._is_silent:
                 log.warning("load of GPUs is not to be had, the driver hangs")
             self._is_silent = True
-        except OSError as error:  # no process is to be had
+        except (OSError, RuntimeError) as error:  # no process, no thread is to be had
             log.warning("load of GPUs is not to be had why=%s", error)
             self._gpus = None
         else:

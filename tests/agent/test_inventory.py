@@ -166,6 +166,27 @@ async def test_a_probe_that_cannot_be_asked_is_a_fact_with_the_reason(
     assert str(error) in str(inventory.facts().facts["gpus"].reason)
 
 
+async def test_where_no_thread_is_to_be_had_a_probe_is_asked_again_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads count against a limit of processes, too."""
+    gpus = Scripted(Found({"gpus": []}, "fake"))
+    inventory = Inventory(config(tmp_path), replaced={"gpus": gpus.probe})
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as limited:
+        limited.setattr(threading.Thread, "start", refuse)
+        await inventory.ask("gpus")
+    without = inventory.facts().facts["gpus"]
+    await inventory.ask("gpus")
+
+    assert "can't start new thread" in str(without.reason)
+    assert gpus.calls == 1
+    assert inventory.value("gpus") == {"gpus": []}
+
+
 async def test_a_child_that_hangs_is_ended_with_all_below_it(tmp_path: Path) -> None:
     """T84: nvidia-smi hangs below the process that asked it."""
     child = Child("subprocess", "run")

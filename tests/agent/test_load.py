@@ -249,6 +249,23 @@ async def test_the_newest_sample_counts_and_a_silent_driver_is_unknown(
     assert sampler.load().gpus == (GpuLoad(uuid="a"), GpuLoad(uuid="b"))
 
 
+@pytest.mark.parametrize(
+    "error", [BlockingIOError(11, "no process"), RuntimeError("no thread")]
+)
+async def test_load_that_cannot_be_asked_for_is_unknown(
+    tmp_path: Path, error: Exception
+) -> None:
+    """At its limit of processes a node keeps its engines."""
+
+    def ask(_: dict[str, Any], __: float) -> list[dict[str, Any]] | None:
+        raise error
+
+    sampler = Sampler(tmp_path, lambda: SURVEYED, ask)
+    await sampler.sample_gpus()
+
+    assert [one.uuid for one in sampler.load().gpus] == ["a", "b"]
+
+
 async def test_no_driver_is_asked_on_a_node_without_cards(tmp_path: Path) -> None:
     asked = anyio.Event()
 
