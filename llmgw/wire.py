@@ -7,10 +7,10 @@ as numbers, sizes are bytes. No field is a wall-clock time.
 
 import hashlib
 import re
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 PROTOCOL = 1
 MAX_LINE = 4 * 1024 * 1024
@@ -33,6 +33,8 @@ State = Literal[
     "failed",
 ]
 EngineKind = Literal["llamacpp", "vllm", "sglang", "command"]
+# As far as etcd counts its revisions. A number beyond would lock out every leader.
+Epoch = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 class Message(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -143,7 +145,7 @@ class Wanted(Struct, frozen=True):
 class Snapshot(Message, frozen=True, kw_only=True, tag_field="t", tag="snapshot"):
     """Everything wanted on this node, whole every time. Acts only if *complete*."""
 
-    epoch: int
+    epoch: Epoch
     rev: int
     complete: bool = False
     replicas: tuple[Raw, ...] = ()
@@ -335,7 +337,7 @@ class Register(Message, frozen=True, kw_only=True, omit_defaults=False):
 
 class Registered(Message, frozen=True, kw_only=True):
     session: str
-    epoch: int
+    epoch: Epoch
     heartbeat_s: float | None = None
     lease_s: float | None = None
     servers: tuple[str, ...] | None = None
@@ -357,7 +359,7 @@ class Heartbeat(Message, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class HeartbeatAck(Message, frozen=True, kw_only=True):
-    epoch: int
+    epoch: Epoch
     rev: int
     heartbeat_s: float | None = None
     want: tuple[str, ...] = ()
@@ -382,7 +384,7 @@ class Probed(Message, frozen=True, kw_only=True):
 
 class Leader(Message, frozen=True, kw_only=True, omit_defaults=False):
     leader: bool
-    epoch: int
+    epoch: Epoch
     url: str | None = None
 
 

@@ -227,11 +227,20 @@ class Dialer:
             )
         except TlsError as error:
             raise Unreachable(error.what, where=error.where, fix=error.fix) from error
+        except (
+            ssl.SSLZeroReturnError,  # an end that is told; Python 3.11.2 for any end
+            anyio.EndOfStream,
+            anyio.BrokenResourceError,
+        ) as error:
+            raise self._hung_up(address) from error
         except ssl.SSLError as error:
             raise self._explain(masked(address.text), error) from error
-        except (OSError, anyio.EndOfStream, anyio.BrokenResourceError) as error:
-            what = f"closed the connection during the TLS handshake: {MUTE_TLS}"
-            raise Unreachable(what, where=masked(address.text)) from error
+        except OSError as error:
+            raise self._hung_up(address) from error
+
+    def _hung_up(self, address: Address) -> Unreachable:
+        what = f"closed the connection during the TLS handshake: {MUTE_TLS}"
+        return Unreachable(what, where=masked(address.text))
 
     def _explain(self, server: str, error: ssl.SSLError) -> Unreachable:
         what, fix = explain(error)

@@ -9,7 +9,6 @@ import math
 import ssl
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager
-from email.utils import parsedate_to_datetime
 from typing import TypeVar
 
 import anyio
@@ -18,6 +17,7 @@ import h11
 import msgspec
 from msgspec import Struct
 
+from llmgw.dates import http_date
 from llmgw.errors import Refused, Unreachable
 from llmgw.wire import UNDECODABLE, Refusal
 
@@ -159,7 +159,7 @@ class Connection:
         if not isinstance(event, h11.Response):
             raise Unreachable(self._hung_up(), where=self.where)
         got = {name.decode(): value.decode("latin-1") for name, value in event.headers}
-        self.date = _date(got.get("date"))
+        self.date = http_date(got.get("date"))
         return event.status_code, got
 
     async def _part(self) -> bytes | None:
@@ -278,12 +278,3 @@ def _reason(error: Exception) -> str:
     if isinstance(cause, OSError) and cause.strerror:
         return f"the connection broke: {cause.strerror}"
     return "the connection broke"
-
-
-def _date(header: str | None) -> float | None:
-    if header is None:
-        return None
-    try:
-        return parsedate_to_datetime(header).timestamp()
-    except ValueError:
-        return None

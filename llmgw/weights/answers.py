@@ -1,13 +1,13 @@
 """What a server answers, read: how long a file is, which version, and its bytes."""
 
 import base64
-import email.utils
 import http.client
 import re
 import time
 
 from msgspec import Struct
 
+from llmgw.dates import http_date
 from llmgw.weights.faults import Again, Denied
 
 # Thirty digits: longer numbers are no lengths, and from some on Python reads none.
@@ -148,17 +148,9 @@ def retry_after(response: http.client.HTTPResponse) -> float | None:
     text = response.headers.get("Retry-After", "")
     if re.fullmatch(_NUMBER, text):
         return float(text)
-    when = _time_of(text)
+    when = http_date(text)
     if when is None:
         return None
     # Both by the server's clock: this machine's may be years off.
-    now = _time_of(response.headers.get("Date", ""))
+    now = http_date(response.headers.get("Date"))
     return max(0.0, when - (time.time() if now is None else now))
-
-
-def _time_of(text: str) -> float | None:
-    parsed = email.utils.parsedate_tz(text) if text else None
-    try:
-        return email.utils.mktime_tz(parsed) if parsed else None
-    except (ValueError, OverflowError):
-        return None  # the year 99999

@@ -311,6 +311,46 @@ async def test_a_clock_that_is_off_is_said_once_and_its_recovery(
     assert len(one.heard("register")) == 1
 
 
+@pytest.mark.parametrize(
+    "date",
+    [
+        "Mon, 01 Jan 99999999999999999999 00:00:00 GMT",
+        "Mon, 01 Jan 2024 00:00:00 +99999999999999999999",
+        "Fri, 31 Dec 9999 23:59:59 -2300",
+    ],
+)
+async def test_a_date_that_cannot_be_is_none(tmp_path: Path, date: str) -> None:
+    """Read before all else in an answer, a refusal too: it ended the agent."""
+    no, one = ControlPlane(), ControlPlane()
+    no.on["register"] = raw(
+        b"HTTP/1.1 503 Busy\r\ncontent-length: 0\r\ndate: %b\r\n\r\n" % date.encode()
+    )
+    one.on["register"] = raw(
+        ACCEPTED.replace(b"\r\n", b"\r\ndate: %b\r\n" % date.encode(), 1)
+    )
+    async with running(no, one):
+        mine = link(tmp_path, no, one)
+        async with running(mine):
+            status = await connected(mine, one)
+
+    assert status.sessions == 1
+
+
+@pytest.mark.parametrize("epoch", [2**63, 10**30, -1])
+async def test_an_epoch_that_no_leader_can_have_locks_none_out(
+    tmp_path: Path, epoch: int
+) -> None:
+    """Believed, it would refuse every real one, until a person comes."""
+    liar, one = ControlPlane(), ControlPlane(epoch=4)
+    liar.on["register"] = raw(response({"session": "s", "epoch": epoch, "lease_s": 15}))
+    async with running(liar, one):
+        mine = link(tmp_path, liar, one)
+        async with running(mine):
+            status = await connected(mine, one)
+
+    assert status.epoch == 4
+
+
 async def test_the_address_of_the_file_is_the_one_that_is_told(tmp_path: Path) -> None:
     """3.3; and nothing warns of loopback then (T35)."""
     one = ControlPlane()
