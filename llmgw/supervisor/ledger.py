@@ -248,7 +248,7 @@ def replica(tag: str, pid: int) -> str | None:
         return None
     name = f"{REPLICA}=".encode()
     named = (part for part in env if part.startswith(name))
-    return next((part[len(name) :].decode() for part in named), None)
+    return next((part[len(name) :].decode(errors="replace") for part in named), None)
 
 
 def tagged(tag: str) -> dict[str, list[procfs.Stat]]:

@@ -152,7 +152,7 @@ def cgroup_mount() -> Path | None:
 
     The last one counts: it hides those below.
     """
-    lines = (PROC / "self/mounts").read_text().splitlines()
+    lines = (PROC / "self/mounts").read_text(errors="surrogateescape").splitlines()
     mounts = [line.split()[1] for line in lines if line.split()[2] == "cgroup2"]
     return Path(mounts[-1]) if mounts else None
 
@@ -161,7 +161,7 @@ def cgroup(pid: int | str) -> Path | None:
     """The folder of its cgroup (v2); None where there is none."""
     mount = cgroup_mount()
     try:
-        membership = (PROC / str(pid) / "cgroup").read_text()
+        membership = (PROC / str(pid) / "cgroup").read_text(errors="surrogateescape")
     except OSError:
         return None
     inside = next(

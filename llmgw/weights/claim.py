@@ -103,14 +103,15 @@ def _machine() -> str:
 
 def _machine_id() -> str:
     try:
-        return MACHINE_ID.read_text()
+        return MACHINE_ID.read_text(errors="replace")
     except OSError:
         return ""
 
 
 def _started(pid: int) -> int | None:
     try:
-        text = Path(f"/proc/{pid}/stat").read_text()
+        # The name in it is cut after 15 bytes, within a letter as well.
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
         return None
     fields = text.rpartition(")")[2].split()

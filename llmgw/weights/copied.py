@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from llmgw.errors import WeightsError
 from llmgw.weights import marker
 from llmgw.weights.cache import Cache
 from llmgw.weights.claim import node_hash
@@ -79,8 +80,14 @@ def write_held(cache: Path, sources: Sequence[str]) -> None:
 
 
 def held_name(text: str, cache: Path) -> str | None:
-    """What the marker calls the source *text*, if it was ever fetched into *cache*."""
-    source = parse(text, digest="")
+    """What the marker calls the source *text*, if it was ever fetched into *cache*.
+
+    None for what is no source: its replica is told why, and it holds nothing.
+    """
+    try:
+        source = parse(text, digest="")
+    except WeightsError:
+        return None
     if not isinstance(source, Hub):
         return marker_name(source)
     commit = commit_of(source, cache)
@@ -96,10 +103,7 @@ def commit_of(source: Hub, folder: Path) -> str | None:
     """The commit that a moving revision was when it was fetched."""
     if source.is_pinned:
         return source.revision
-    try:
-        return (folder / refs(source) / source.revision).read_text().strip() or None
-    except OSError:
-        return None
+    return named_in(folder / refs(source) / source.revision)
 
 
 def candidates(
@@ -128,7 +132,11 @@ def _roots(source: Hub, folder: Path) -> Iterator[Path]:
     """Where people's tools put a repository: the hub's own cache, or a plain folder."""
     kept = f"models--{source.owner}--{source.name}"
     for cache in (folder / kept, folder / "hub" / kept):
-        commit = source.revision if source.is_pinned else _text(cache, source.revision)
+        commit = (
+            source.revision
+            if source.is_pinned
+            else named_in(cache / "refs" / source.revision)
+        )
         if commit:
             yield cache / "snapshots" / commit
     if source.revision == "main":
@@ -136,10 +144,11 @@ def _roots(source: Hub, folder: Path) -> Iterator[Path]:
         yield folder / source.owner / source.name
 
 
-def _text(cache: Path, revision: str) -> str | None:
+def named_in(ref: Path) -> str | None:
+    """The commit that *ref*, a file with nothing else in it, names, if it does."""
     try:
-        return (cache / "refs" / revision).read_text().strip() or None
-    except OSError:
+        return ref.read_text().strip() or None
+    except (OSError, UnicodeDecodeError):
         return None
 
 

@@ -207,7 +207,7 @@ class Job:
         if plan.moving and isinstance(self._source, Hub) and not self._begin.flat:
             ref = self._cache / refs(self._source) / plan.moving
             commit = plan.folder.name
-            if not ref.exists() or ref.read_text().strip() != commit:
+            if copied.named_in(ref) != commit:
                 ref.parent.mkdir(parents=True, exist_ok=True)
                 files.replace(ref, commit.encode() + b"\n", mode=0o644)
 

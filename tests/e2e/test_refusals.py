@@ -1,6 +1,7 @@
 """What an operator is told when something is wrong: a sentence, never a traceback."""
 
 import os
+import signal
 import socket
 import subprocess
 import threading
@@ -190,3 +191,28 @@ def test_an_engine_that_says_nothing_for_ever_is_starting_until_its_deadline(
     reason = fleet.replica("backoff")["reason"]
     assert "1 s" in reason or "1s" in reason
     until(lambda: not alive(first), "the silent engine is gone")
+
+
+def test_a_source_that_is_none_fails_its_replica_and_nothing_else(fleet: Fleet) -> None:
+    """A slip of whoever wants it, which ended the agent, and the next one."""
+    port = free_port()
+    good = {"id": "a", "generation": 1, "engine": "command"}
+    fleet.want(good)
+    fleet.control("cp1", port, "leader 1")
+    fleet.write(f"http://127.0.0.1:{port}", extra=fleet.engine_file())
+    agent = fleet.agent()
+    pid = fleet.replica("ready")["pid"]
+
+    odd = {**good, "id": "b", "model": {"name": "m", "source": "tiny.gguf"}}
+    fleet.want(good, odd)
+    assert "is not a source" in fleet.replica("failed", "b")["reason"]
+    odd |= {"generation": 2, "model": {"name": "m", "source": "https://["}}
+    fleet.want(good, odd)
+    until(
+        lambda: "IPv6" in fleet.replica("failed", "b")["reason"],
+        "the next one is refused by name",
+        more=fleet.logs,
+    )
+
+    assert fleet.replica("ready")["pid"] == pid
+    assert agent.kill(signal.SIGTERM) == 0

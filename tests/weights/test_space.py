@@ -14,9 +14,12 @@ from llmgw.errors import WeightsError
 from llmgw.weights.beating import Beating
 from llmgw.weights.cache import Cache
 from llmgw.weights.claim import Claim, Claims, me
+from llmgw.weights.copied import held_name, write_held
 from llmgw.weights.order import Begin
 from llmgw.weights.parts import WORK, take_over
+from llmgw.weights.plan import refs
 from llmgw.weights.room import Account, Room
+from llmgw.weights.sources import Hub
 from llmgw.weights.space import Space
 from llmgw.wire import Progress
 from tests.fakes import disks
@@ -276,6 +279,37 @@ async def test_above_the_limit_the_longest_unused_leaves(
 
     there = [name for name, path in paths.items() if path.exists()]
     assert there == ["pinned", "held", "newer", "wanted"]
+
+
+@pytest.mark.parametrize(
+    "odd", ["x", "https://[", "http://h:99999999/x", "hf://a/b@../c", "file:///\0"]
+)
+async def test_what_is_no_source_holds_nothing_and_lets_go_of_nothing(
+    tmp_path: Path, server: WeightsServer, odd: str
+) -> None:
+    """One replica with a slip in it ended the agent; the others' files stay held."""
+    settings = keys.Weights(cache_limit=10 * MIB)
+    async with asking(tmp_path, settings) as weights:
+        server.put("/held", noise(5 * MIB, 1))
+        server.put("/wanted", noise(6 * MIB, 2))
+        held = await weights.ensure(server.url("/held"), None, ignore)
+
+        await weights.hold([odd, server.url("/held")])
+        with pytest.raises(WeightsError, match="cache_limit"):
+            await weights.ensure(server.url("/wanted"), None, ignore)
+
+    assert held.exists()
+
+
+def test_a_ref_that_is_no_text_names_no_commit(tmp_path: Path) -> None:
+    """A disk that lost a block, say: it is asked for anew."""
+    ref = tmp_path / refs(Hub(owner="a", name="b", revision="main")) / "main"
+    ref.parent.mkdir(parents=True)
+    ref.write_bytes(b"\xff\xfe")
+
+    write_held(tmp_path, ["hf://a/b"])
+
+    assert held_name("hf://a/b", tmp_path) is None
 
 
 async def test_a_limit_that_leaves_no_room_says_so(
