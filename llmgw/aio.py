@@ -1,11 +1,23 @@
 """The few things anyio does not have."""
 
+import errno
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Generic, TypeVar
 
 import anyio
+import anyio.abc
+from anyio.streams.stapled import MultiListener
 
 T = TypeVar("T")
+
+Listener = anyio.abc.Listener[anyio.abc.SocketStream]
+Handler = Callable[[anyio.abc.SocketStream], Awaitable[None]]
+
+# What accept(2) says when it could take no connection now; the next time it may.
+_PASSING = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED}
+)
+AGAIN = 0.1
 
 
 class Latest(Generic[T]):
@@ -112,3 +124,44 @@ async def _discard_all(
     with anyio.CancelScope(shield=True):
         for result in results:
             await discard(result)
+
+
+async def serve(listener: Listener, handler: Handler, *, at_once: int) -> None:
+    """Until cancelled, each connection to *handler*, *at_once* of them.
+
+    More wait in the kernel's queue: whoever connects by the thousand does not use up
+    the descriptors that others here need. And where none is left there is no end.
+    """
+    room = anyio.Semaphore(at_once)
+
+    async def answer(stream: anyio.abc.SocketStream) -> None:
+        try:
+            await handler(stream)
+        finally:
+            room.release()
+
+    async def take(one: anyio.abc.SocketListener, group: anyio.abc.TaskGroup) -> None:
+        while True:
+            await room.acquire()
+            try:
+                stream = await _accept(one)
+            except BaseException:
+                room.release()
+                raise
+            group.start_soon(answer, stream)
+
+    several = isinstance(listener, MultiListener)
+    async with anyio.create_task_group() as group:
+        for one in listener.listeners if several else [listener]:
+            assert isinstance(one, anyio.abc.SocketListener)
+            group.start_soon(take, one, group)
+
+
+async def _accept(listener: anyio.abc.SocketListener) -> anyio.abc.SocketStream:
+    while True:
+        try:
+            return await listener.accept()
+        except OSError as error:
+            if error.errno not in _PASSING:
+                raise
+        await anyio.sleep(AGAIN)

@@ -1,12 +1,18 @@
-"""The newest value wins, and the first to end wins."""
+"""The newest value wins, the first to end wins, and nobody takes all the room."""
 
+import os
+import resource
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from functools import partial
 
 import anyio
+import anyio.abc
+import psutil
 import pytest
 
-from llmgw.aio import Latest, first, race
+from llmgw import aio
+from llmgw.aio import Latest, first, race, serve
 
 
 async def test_a_reader_that_was_busy_sees_the_newest_value_once() -> None:
@@ -144,3 +150,73 @@ async def test_what_the_first_had_when_all_was_cancelled_is_discarded() -> None:
         await first([one], 1.0, losing=OSError, discard=discard)
 
     assert discarded == ["connection"]
+
+
+async def test_no_more_than_so_many_are_served_at_once_and_all_in_the_end() -> None:
+    """Those who connect by the thousand leave the others their descriptors."""
+    present, most = 0, 0
+    said: list[bytes] = []
+    go_on = anyio.Event()
+
+    async def answer(stream: anyio.abc.SocketStream) -> None:
+        nonlocal present, most
+        async with stream:
+            present += 1
+            most = max(most, present)
+            await go_on.wait()
+            await stream.send(b"x")
+            present -= 1
+
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    port = listener.extra(anyio.abc.SocketAttribute.local_port)
+    async with listener, anyio.create_task_group() as group:
+        group.start_soon(partial(serve, listener, answer, at_once=3))
+        several = [await anyio.connect_tcp("127.0.0.1", port) for _ in range(8)]
+        with anyio.fail_after(5):
+            while present < 3:
+                await anyio.sleep(0)
+        go_on.set()
+        said += [await one.receive() for one in several]
+        for one in several:
+            await one.aclose()
+        group.cancel_scope.cancel()
+
+    assert said == [b"x"] * 8
+    assert most == 3
+
+
+async def test_where_no_descriptor_is_left_there_is_no_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(aio, "AGAIN", 0.0)
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    port = listener.extra(anyio.abc.SocketAttribute.local_port)
+
+    async def answer(stream: anyio.abc.SocketStream) -> None:
+        async with stream:
+            await stream.send(b"x")
+
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    filled: list[int] = []
+    async with listener, anyio.create_task_group() as group:
+        one = await anyio.connect_tcp("127.0.0.1", port)
+        few = psutil.Process().num_fds() + 1
+        resource.setrlimit(resource.RLIMIT_NOFILE, (few, most))
+        try:
+            with suppress(OSError):
+                while True:
+                    filled.append(os.dup(0))
+            group.start_soon(partial(serve, listener, answer, at_once=3))
+            for _ in range(20):
+                await anyio.sleep(0)
+        finally:
+            for each in filled:
+                os.close(each)
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        with anyio.fail_after(5):
+            assert await one.receive() == b"x"
+        await one.aclose()
+        group.cancel_scope.cancel()
+
+    assert filled

@@ -20,6 +20,7 @@ import msgspec
 from anyio.streams.buffered import BufferedByteReceiveStream
 from msgspec import UNSET, Struct, UnsetType
 
+from llmgw.aio import serve
 from llmgw.errors import LlmgwError
 from llmgw.wire import UNDECODABLE
 
@@ -28,6 +29,7 @@ log = logging.getLogger(__name__)
 SYSTEM = Path("/run/llmgw/agent.sock")
 LONGEST = 1024 * 1024
 PATIENCE = 10.0
+AT_ONCE = 64  # people and their scripts
 
 Request = Mapping[str, Any]
 Answers = Callable[[Request], AsyncIterator[Any]]
@@ -76,7 +78,7 @@ class Door:
         try:
             async with listener:
                 task_status.started()
-                await listener.serve(self._serve)
+                await serve(listener, self._serve, at_once=AT_ONCE)
         finally:
             # Two system calls that cannot hang; this must also run when cancelled.
             with anyio.CancelScope(shield=True):

@@ -6,10 +6,10 @@ import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from llmgw import files
 from llmgw.errors import LlmgwError
@@ -22,10 +22,14 @@ DRAIN = "drain.json"
 STOPPED = "stopped.json"
 
 
+# Thirty years: what is to last longer has no end.
+Seconds = Annotated[float, Meta(ge=0, le=1e9)]
+
+
 class Drain(Struct, frozen=True, kw_only=True):
     """A person wants nothing new started here, and after *stop_after* s all stopped."""
 
-    stop_after: float | None = None
+    stop_after: Seconds | None = None
 
 
 class Stopped(Struct, frozen=True, kw_only=True):

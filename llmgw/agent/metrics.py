@@ -14,13 +14,14 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
-from llmgw import version
+from llmgw import aio, version
 from llmgw.agent.run import Agent
 from llmgw.backoff import delays
 
 log = logging.getLogger(__name__)
 
 PATIENCE = 5.0
+AT_ONCE = 16
 LONGEST = 16 * 1024
 ELSEWHERE = b"only GET /metrics is answered here\n"
 
@@ -150,7 +151,11 @@ async def serve(agent: Agent, listen: str) -> None:
     registry.register(AgentMetrics(agent))
     listener = await _listener(agent, listen)
     async with listener:
-        await listener.serve(lambda stream: _answer(stream, lambda: _page(registry)))
+        await aio.serve(
+            listener,
+            lambda stream: _answer(stream, lambda: _page(registry)),
+            at_once=AT_ONCE,
+        )
 
 
 async def _listener(

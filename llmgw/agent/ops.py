@@ -16,7 +16,7 @@ from llmgw.agent.run import Agent
 from llmgw.agent.view import Answer
 from llmgw.errors import LlmgwError
 from llmgw.reconcile import Keep, Start, Stop
-from llmgw.wire import ID_PATTERN, Ask
+from llmgw.wire import ID_PATTERN, Ask, Probe
 
 
 class Ops:
@@ -81,10 +81,11 @@ class Ops:
         return True
 
     async def _drain(self, request: Request) -> bool:
-        stop_after = request.get("stop_after")
-        if stop_after is not None and not isinstance(stop_after, (int, float)):
-            raise LlmgwError("stop_after is not a number of seconds")
-        await self._agent.person.set_drain(kept.Drain(stop_after=stop_after))
+        try:
+            drain = msgspec.convert(request, kept.Drain)
+        except msgspec.ValidationError as error:
+            raise LlmgwError(f"stop_after is no number of seconds: {error}") from error
+        await self._agent.person.set_drain(drain)
         return True
 
     async def _undrain(self, _request: Request) -> bool:
@@ -108,10 +109,12 @@ class Ops:
         return True
 
     async def _probe(self, request: Request) -> Any:
-        address, port = request.get("address"), request.get("port")
-        if not isinstance(address, str) or not isinstance(port, int):
-            raise LlmgwError("a probe needs an address and a port")
-        return msgspec.to_builtins(await self._agent.link.probe(address, port))
+        try:
+            probe = msgspec.convert(request, Probe)
+        except msgspec.ValidationError as error:
+            raise LlmgwError(f"a probe needs an address and a port: {error}") from error
+        found = await self._agent.link.probe(probe.address, probe.port)
+        return msgspec.to_builtins(found)
 
     async def _logs(self, request: Request) -> AsyncIterator[str]:
         """The end of a replica's log, then what comes, if it is to be followed."""

@@ -40,3 +40,24 @@ async def test_a_log_of_what_is_no_replica_is_refused(
 
     with pytest.raises(LlmgwError, match=says):
         await answer(Ask(id="1", kind="log_tail", args=args))
+
+
+@pytest.mark.parametrize(
+    "stop_after", [10**400, 1e308, -1, True, "x", [1], nested(900)]
+)
+async def test_a_drain_with_no_such_end_is_refused(stop_after: Any) -> None:
+    """Added to the time of day it ended the agent."""
+    agent = cast("Agent", None)
+    answer = Ops(agent).table()["drain"]
+
+    with pytest.raises(LlmgwError, match="stop_after is no number of seconds"):
+        await anext(answer({"op": "drain", "stop_after": stop_after}))
+
+
+@pytest.mark.parametrize("port", [None, True, "x", 1.5])
+async def test_a_probe_without_a_port_is_refused(port: Any) -> None:
+    agent = cast("Agent", None)
+    answer = Ops(agent).table()["probe"]
+
+    with pytest.raises(LlmgwError, match="needs an address and a port"):
+        await anext(answer({"op": "probe", "address": "a", "port": port}))
