@@ -9,11 +9,11 @@ import anyio
 
 from llmgw.agent import kept
 from llmgw.agent.daemon import serve
-from llmgw.agent.door import default_path
 from llmgw.agent.notify import Systemd
 from llmgw.agent.resolve import Resolved
 from llmgw.agent.resolve import read as read_file
 from llmgw.agent.run import Agent
+from llmgw.cli._socket import add_socket
 from llmgw.config.load import default_path as default_file
 from llmgw.errors import ConfigError, LlmgwError
 from llmgw.telemetry import set_up_logging
@@ -33,9 +33,7 @@ def add_parser(commands: Any) -> None:
         default=default_file(),
         help="the file ($LLMGW_CONFIG, else /etc/llmgw/agent.toml)",
     )
-    parser.add_argument(
-        "--socket", type=Path, default=default_path(), help="the local door's socket"
-    )
+    add_socket(parser, "the local door's socket")
     parser.add_argument(
         "--allow-unknown-keys",
         action="store_true",

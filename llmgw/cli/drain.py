@@ -1,10 +1,10 @@
 """`llmgw drain`: start nothing new on this node, for as long as it takes."""
 
 import argparse
-from pathlib import Path
 from typing import Any
 
-from llmgw.agent.door import ask_once, default_path
+from llmgw.agent.door import ask_once
+from llmgw.cli._socket import add_socket
 from llmgw.config.units import duration
 
 
@@ -20,9 +20,7 @@ def add_parser(commands: Any) -> None:
         type=duration,
         help="stop what still runs after so long; without it, engines go on",
     )
-    parser.add_argument(
-        "--socket", type=Path, default=default_path(), help="the agent's socket"
-    )
+    add_socket(parser)
     parser.set_defaults(run=run)
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import anyio
 import msgspec
 
-from llmgw.agent.door import ask, ask_once, default_path
+from llmgw.agent.door import ask, ask_once
+from llmgw.cli._socket import add_socket
 from llmgw.config import keys, load
 from llmgw.engines.install import Wish, install, roll_back
 from llmgw.engines.installed import survey
@@ -40,9 +41,7 @@ def add_parser(commands: Any) -> None:
     ):
         local = verbs.add_parser(verb, help=said)
         local.add_argument("replica", metavar="ID")
-        local.add_argument(
-            "--socket", type=Path, default=default_path(), help="the agent's socket"
-        )
+        add_socket(local)
         if verb == "logs":
             local.add_argument(
                 "-f", "--follow", action="store_true", help="and what comes"
@@ -73,9 +72,7 @@ def _add_builds(verbs: Any) -> None:
     back.add_argument("name", metavar="NAME")
     back.set_defaults(run=_roll_back)
     for parser in (adding, back):
-        parser.add_argument(
-            "--socket", type=Path, default=default_path(), help="the agent's socket"
-        )
+        add_socket(parser)
     for parser in (listing, adding, back):
         parser.add_argument("--config", type=Path, help="the node's file")
         parser.add_argument(

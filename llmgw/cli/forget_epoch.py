@@ -1,10 +1,10 @@
 """`llmgw forget-epoch`: follow a control plane that was rebuilt from nothing."""
 
 import argparse
-from pathlib import Path
 from typing import Any
 
-from llmgw.agent.door import ask_once, default_path
+from llmgw.agent.door import ask_once
+from llmgw.cli._socket import add_socket
 
 
 def add_parser(commands: Any) -> None:
@@ -17,9 +17,7 @@ def add_parser(commands: Any) -> None:
         "--epoch-floor. Engines are not touched.",
         epilog="example: llmgw forget-epoch",
     )
-    parser.add_argument(
-        "--socket", type=Path, default=default_path(), help="the agent's socket"
-    )
+    add_socket(parser)
     parser.set_defaults(run=run)
 
 

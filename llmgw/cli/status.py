@@ -2,12 +2,12 @@
 
 import argparse
 import time
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from llmgw.agent.door import ask_once, default_path
+from llmgw.agent.door import ask_once
+from llmgw.cli._socket import add_socket
 
 
 def add_parser(commands: Any) -> None:
@@ -18,9 +18,7 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("--json", action="store_true", help="as the agent says it")
     parser.add_argument("--watch", action="store_true", help="again every second")
-    parser.add_argument(
-        "--socket", type=Path, default=default_path(), help="the agent's socket"
-    )
+    add_socket(parser)
     parser.set_defaults(run=run)
 
 

@@ -1,10 +1,10 @@
 """`llmgw undrain`: what is wanted on this node starts again."""
 
 import argparse
-from pathlib import Path
 from typing import Any
 
-from llmgw.agent.door import ask_once, default_path
+from llmgw.agent.door import ask_once
+from llmgw.cli._socket import add_socket
 
 
 def add_parser(commands: Any) -> None:
@@ -13,9 +13,7 @@ def add_parser(commands: Any) -> None:
         help="end a drain: what is wanted here starts again",
         epilog="example: llmgw undrain",
     )
-    parser.add_argument(
-        "--socket", type=Path, default=default_path(), help="the agent's socket"
-    )
+    add_socket(parser)
     parser.set_defaults(run=run)
 
 

@@ -18,6 +18,7 @@ from llmgw.agent import kept
 from llmgw.agent.daemon import serve as serve_agent
 from llmgw.agent.door import default_path
 from llmgw.agent.run import Agent
+from llmgw.cli._socket import add_socket
 from llmgw.cli.survey import document, print_text
 from llmgw.config import keys
 from llmgw.control.server import serve as serve_control
@@ -53,9 +54,7 @@ def add_parser(commands: Any) -> None:
         default=Path.home() / ".local/state/llmgw/up",
         help="where all of it is kept",
     )
-    parser.add_argument(
-        "--socket", type=Path, default=default_path(), help="the local door's socket"
-    )
+    add_socket(parser, "the local door's socket")
     parser.add_argument("--verbose", action="store_true", help="show the log")
     parser.set_defaults(run=run)
 
