@@ -1,7 +1,9 @@
 """A real llama-server, started as the agent starts it."""
 
 import os
+import re
 import signal
+import subprocess
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
@@ -14,7 +16,7 @@ import pytest
 
 from llmgw import engines
 from llmgw.config import keys
-from llmgw.engines import group
+from llmgw.engines import group, llamacpp
 from llmgw.engines.place import Build, Place
 from llmgw.reconcile import Running, Start, Stop, plan
 from llmgw.supervisor.health import client, probe
@@ -32,6 +34,7 @@ from llmgw.wire import (
     Wanted,
     digest,
 )
+from tests.engines.places import member, place
 from tests.fakes.ports import free_block, free_port
 from tests.models import tiny_lora
 
@@ -163,6 +166,30 @@ async def test_it_is_what_it_was_told_to_be(
         assert model["id"] == "tiny"
         slots = (await ask(port, "/slots")).json()
         assert [slot["n_ctx"] for slot in slots] == [256, 256]
+
+
+def test_every_flag_that_is_written_or_kept_from_others_is_one_of_its_own(
+    llama: Build,
+) -> None:
+    """A renamed flag ends every start; a renamed reserved one lets a replica set it."""
+    lora = (Lora(source="lora"),)
+    eyes = Model(name="eyes", source="eyes")
+    asked = [
+        replica(lora=lora, mmproj=eyes, embeddings=True, gpus=("GPU-1",)),
+        replica(group=member(0, head=HOST, build_digest=llama.digest)),
+    ]
+    here = place(
+        host=HOST, build=llama, weights=dict.fromkeys(("tiny", "lora", "eyes"), "/w")
+    )
+    command = [llama.binary, "--help"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    known = set(re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", said))
+
+    argv = [word for one in asked for word in engines.launch(one, here).argv]
+    flags = {word for word in argv if word.startswith("--")}
+    assert {"--rpc", "--lora-scaled", "--mmproj", "--offline"} <= flags
+    assert flags <= known
+    assert known >= llamacpp.RESERVED
 
 
 async def test_its_progress_shows_while_it_answers(
