@@ -127,15 +127,17 @@ def _may_have_one(pid: int) -> bool:
     """Whether a process that showed no environment may show one yet.
 
     Not if it has no memory, as a dead one and a thread of the kernel, and not if its
-    environment is known to be empty: it begins where it ends (proc_pid_stat(5)).
+    environment is known to be empty: it begins where it ends (proc_pid_stat(5)). While
+    the kernel still lays it out it does so too; where the code begins is told later.
     """
     try:
         text = _read(f"/proc/{pid}/stat")
     except OSError:
         return False
     fields = text[text.rindex(b")") + 2 :].split()
-    memory, begin, end = int(fields[20]), int(fields[47]), int(fields[48])
-    return memory > 0 and not 0 < begin == end
+    memory, code = int(fields[20]), int(fields[23])
+    begin, end = int(fields[47]), int(fields[48])
+    return memory > 0 and not (code > 0 and 0 < begin == end)
 
 
 def argv(pid: int) -> tuple[str, ...]:
