@@ -20,8 +20,8 @@ from llmgw.errors import LlmgwError
 
 
 class Access:
-    def __init__(self, token: str, operators: tuple[str, ...]) -> None:
-        self._token = token.encode()
+    def __init__(self, token: bytes, operators: tuple[str, ...]) -> None:
+        self._token = token
         self._operators = operators
 
     def require(self, request: web.Request) -> None:
@@ -33,9 +33,9 @@ class Access:
         if caller(request) in self._operators:
             return
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and secrets.compare_digest(
-            token.strip().encode(), self._token
-        ):
+        # As bytes: a header holds any, and comes with surrogates for what is no UTF-8.
+        sent = token.strip().encode(errors="surrogateescape")
+        if scheme.lower() == "bearer" and secrets.compare_digest(sent, self._token):
             if request.secure or _is_loopback(request):
                 return
             raise refused(
@@ -56,18 +56,22 @@ def _is_loopback(request: web.Request) -> bool:
     return (mapped or address).is_loopback
 
 
-def token_in(file: Path) -> str:
+def token_in(file: Path) -> bytes:
     """The token in *file*; a new one is made if there is no such file."""
     content = read(file)
     if content is None:
-        token = secrets.token_urlsafe(32)
-        write(file, token.encode() + b"\n")
+        token = secrets.token_urlsafe(32).encode()
+        write(file, token + b"\n")
         return token
-    token = content.decode(errors="replace").strip()
+    token = content.strip()
     if len(token) < 16:
-        raise LlmgwError(
-            "holds no token of at least 16 characters",
-            where=str(file),
-            fix="remove it, and a good one is made at the next start",
-        )
+        raise _unusable(file, "holds no token of at least 16 characters")
+    # A key, or text as UTF-16, which no operator could ever send.
+    if any(byte <= 32 or byte == 127 for byte in token):
+        raise _unusable(file, "holds more than one word, or what no header can carry")
     return token
+
+
+def _unusable(file: Path, what: str) -> LlmgwError:
+    fix = "remove it, and a good one is made at the next start"
+    return LlmgwError(what, where=str(file), fix=fix)

@@ -1,5 +1,6 @@
 """What operators ask, under /v1/admin/: what is there, what is wanted, one question."""
 
+import re
 import time
 from collections.abc import Callable
 from typing import Any, Literal
@@ -12,7 +13,7 @@ from llmgw.control import bodies
 from llmgw.control.access import Access
 from llmgw.control.groups import Groups
 from llmgw.control.plane import Plane, encoded
-from llmgw.control.refusals import refused
+from llmgw.control.refusals import content, refused
 from llmgw.control.sessions import Node
 from llmgw.control.state import Desired, renewed
 from llmgw.wire import Build, Event, Facts, Load, Problem, ReplicaStatus
@@ -112,7 +113,7 @@ class AdminApi:
 
     async def want(self, request: web.Request) -> web.Response:
         node_id = request.match_info["node"]
-        want = bodies.want(await request.read())
+        want = bodies.want(await content(request), node_id)
         if isinstance(want, list):
             raise refused("invalid", _first(want), faults=want)
 
@@ -143,9 +144,7 @@ class AdminApi:
 
     async def events(self, request: web.Request) -> web.Response:
         """Those after number `after`, of `node` only if it is given; newest last."""
-        after = request.query.get("after", "0")
-        if not after.isdecimal():
-            raise refused("invalid", f"after={after!r} is not a number")
+        after = _number(request, "after")
         only = request.query.get("node")
         now = time.monotonic()
         views = [
@@ -157,13 +156,13 @@ class AdminApi:
                 event=one.event,
             )
             for one in self._plane.sessions.events
-            if one.number > int(after) and only in (None, one.node_id)
+            if one.number > after and only in (None, one.node_id)
         ]
         return encoded({"events": views})
 
     async def ask(self, request: web.Request) -> web.StreamResponse:
         """The node's answer as it comes."""
-        question = bodies.question(await request.read())
+        question = bodies.question(await content(request))
         if isinstance(question, list):
             raise refused("invalid", _first(question), faults=question)
         node_id = self._known(request)
@@ -234,6 +233,16 @@ class AdminApi:
             replicas=list(node.replicas.values()),
         )
         return _with_heartbeat(view, node)
+
+
+def _number(request: web.Request, name: str) -> int:
+    """That of the query, 0 if it is left out. As many digits as anything counts to:
+    beyond some thousands Python takes none.
+    """
+    text = request.query.get(name, "0")
+    if not re.fullmatch(r"[0-9]{1,18}", text):
+        raise refused("invalid", f"{name}={text[:40]!r} is not a number")
+    return int(text)
 
 
 def _with_heartbeat(view: NodeView, node: Node) -> NodeView:

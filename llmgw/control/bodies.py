@@ -5,12 +5,14 @@ models are made from the messages of wire.py, so that a field is written once.
 """
 
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Union, cast, get_args, get_origin
+from urllib.parse import quote
 
 import msgspec
 from msgspec import Struct
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -19,29 +21,70 @@ from pydantic import (
     create_model,
 )
 
-from llmgw.wire import ID_PATTERN, Build, EngineKind, Group, Lora, Model, Replica
+from llmgw.config import checks
+from llmgw.wire import (
+    ID_PATTERN,
+    Build,
+    Disconnect,
+    EngineKind,
+    Group,
+    Lora,
+    Model,
+    Replica,
+    Restart,
+)
+
+# As etcd counts, and the kernel: a number beyond is a slip of the hand.
+MOST = 2**63 - 1
+# Of the file that keeps what is wanted on a node, but for what is added to it.
+LONGEST_NAME = 200
+
+
+def _no_nul(text: str) -> str:
+    """No argument, variable or path of a process can hold one."""
+    if "\0" in text:
+        raise ValueError("holds a NUL character")
+    return text
+
+
+_TEXT: Any = Annotated[str, AfterValidator(_no_nul)]
+_NAME: Any = Annotated[str, Field(min_length=1), AfterValidator(_no_nul)]
+_WHOLE: Any = Annotated[int, Field(ge=-MOST, le=MOST)]
+# Beyond, JSON has no word for it: an agent would refuse the whole snapshot.
+_NUMBER: Any = Annotated[float, Field(allow_inf_nan=False, ge=-MOST, le=MOST)]
+_CPUS: Any = Annotated[float, Field(allow_inf_nan=False, gt=0, le=MOST)]
+_COUNT: Any = Annotated[int, Field(gt=0, le=MOST)]
+_SECONDS: Any = Annotated[float, Field(allow_inf_nan=False, ge=0, le=MOST)]
+_REV: Any = Annotated[int | None, Field(ge=-MOST, le=MOST)]
+_PORT: Any = Annotated[int, Field(ge=1, le=65535)]
 
 # What the wire leaves to the reader and a person gets told at once.
 _NARROWER: dict[tuple[type[Struct], str], Any] = {
     (Replica, "id"): Annotated[str, Field(pattern=ID_PATTERN)],
     # Left out: counted here (state.numbered).
-    (Replica, "generation"): Annotated[int | None, Field(ge=1)],
+    (Replica, "generation"): _COUNT | None,
     (Replica, "engine"): EngineKind,
-    (Replica, "cpus"): Annotated[float | None, Field(gt=0)],
-    (Replica, "memory"): Annotated[int | None, Field(gt=0)],
-    (Replica, "context"): Annotated[int | None, Field(gt=0)],
-    (Replica, "parallel"): Annotated[int | None, Field(gt=0)],
-    (Replica, "port"): Annotated[int | None, Field(ge=1, le=65535)],
-    (Model, "name"): Annotated[str, Field(min_length=1)],
-    (Lora, "source"): Annotated[str, Field(min_length=1)],
-    (Group, "rank"): Annotated[int, Field(ge=0)],
-    (Group, "size"): Annotated[int, Field(ge=1)],
+    (Replica, "cpus"): _CPUS | None,
+    (Replica, "memory"): _COUNT | None,
+    (Replica, "context"): _COUNT | None,
+    (Replica, "parallel"): _COUNT | None,
+    (Replica, "port"): _PORT | None,
+    (Restart, "base_s"): _SECONDS | None,
+    (Restart, "max_s"): _SECONDS | None,
+    (Restart, "crash_loop_after"): _COUNT | None,
+    (Disconnect, "stop_after"): _SECONDS | None,
+    (Model, "name"): _NAME,
+    (Lora, "source"): _NAME,
+    (Group, "rank"): Annotated[int, Field(ge=0, le=MOST)],
+    (Group, "size"): _COUNT,
     # Left out: filled in here (group.py).
-    (Group, "head"): str | None,
-    (Group, "port"): Annotated[int | None, Field(ge=1, le=65535)],
+    (Group, "head"): _TEXT | None,
+    (Group, "port"): _PORT | None,
     (Build, "name"): Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$")],
     (Build, "engine"): EngineKind,
-    (Build, "url"): Annotated[str, Field(pattern=r"^(https?|file)://")],
+    (Build, "url"): Annotated[
+        str, Field(pattern=r"^(https?|file)://"), AfterValidator(_no_nul)
+    ],
     (Build, "sha256"): Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")],
 }
 _OURS = {(Replica, "generation"), (Group, "head"), (Group, "port")}
@@ -75,7 +118,12 @@ def _translated(kind: Any) -> Any:
     if origin is tuple:
         # JSON has lists; strict mode would hold out for a tuple.
         return types.GenericAlias(list, (_translated(inner[0]),))
-    return kind
+    if origin is dict:
+        return types.GenericAlias(dict, tuple(_translated(one) for one in inner))
+    return _PLAIN.get(kind, kind)
+
+
+_PLAIN: dict[Any, Any] = {str: _TEXT, int: _WHOLE, float: _NUMBER}
 
 
 class Question(BaseModel):
@@ -112,7 +160,7 @@ _WANT = create_model(
     replicas=(_listed(Replica), ...),
     builds=(_listed(Build), []),
     drain=(bool, False),
-    rev=(int | None, None),
+    rev=(_REV, None),
 )
 
 
@@ -123,8 +171,10 @@ class Flaw(Struct, frozen=True, omit_defaults=True):
     what: str
 
 
-def want(document: bytes) -> Want | list[Flaw]:
+def want(document: bytes, node_id: str) -> Want | list[Flaw]:
     """The body of a PUT of what is wanted; or everything that is wrong with it."""
+    if flaw := misnamed(node_id):
+        return [flaw]
     try:
         _WANT.model_validate_json(document)
     except ValidationError as error:
@@ -140,16 +190,40 @@ def by_node(document: bytes) -> dict[str, list[dict[str, Any]]] | list[Flaw]:
     except ValidationError as error:
         return flaws(error)
     found = msgspec.json.decode(document, type=dict[str, list[dict[str, Any]]])
+    names = [flaw for node_id in found if (flaw := misnamed(node_id))]
     return [
-        flaw for node_id, each in found.items() for flaw in twice(each, node_id)
+        *names,
+        *(flaw for node_id, each in found.items() for flaw in twice(each, node_id)),
     ] or found
+
+
+def misnamed(node_id: str) -> Flaw | None:
+    """Why no agent can have this name, or none of ours keep what is wanted of it."""
+    if complaint := checks.name(node_id):
+        return Flaw("node_id", complaint.what)
+    if len(quote(node_id, safe="")) > LONGEST_NAME:
+        return Flaw("node_id", f"{node_id[:20]}… is too long, {len(node_id)} letters")
+    return None
 
 
 def question(document: bytes) -> Question | list[Flaw]:
     try:
-        return Question.model_validate_json(document)
+        asked = Question.model_validate_json(document)
     except ValidationError as error:
         return flaws(error)
+    return [*_unsayable(asked.args, "args")] or asked
+
+
+def _unsayable(value: object, where: str) -> Iterator[Flaw]:
+    """What pydantic takes for JSON where anything may stand, and JSON does not have."""
+    if isinstance(value, dict):
+        for key, one in cast("dict[str, object]", value).items():
+            yield from _unsayable(one, f"{where}.{key}")
+    elif isinstance(value, list):
+        for number, one in enumerate(cast("list[object]", value)):
+            yield from _unsayable(one, f"{where}[{number}]")
+    elif isinstance(value, int | float) and not -MOST <= value <= MOST:
+        yield Flaw(where, f"is no number below {MOST}")
 
 
 def twice(replicas: Iterable[dict[str, Any]], where: str) -> list[Flaw]:
@@ -171,7 +245,8 @@ def flaws(error: ValidationError) -> list[Flaw]:
         where = ""
         for step in one["loc"]:
             where += f"[{step}]" if isinstance(step, int) else f".{step}"
-        what = _WORDS.get(one["type"]) or one["msg"][:1].lower() + one["msg"][1:]
+        text = one["msg"].removeprefix("Value error, ")
+        what = _WORDS.get(one["type"]) or text[:1].lower() + text[1:]
         found.append(Flaw(where.removeprefix("."), what))
     return found
 
@@ -183,6 +258,7 @@ _WORDS = {
     "string_type": "must be text",
     "int_type": "must be a whole number",
     "float_type": "must be a number",
+    "finite_number": "must be a number, and not infinite",
     "list_type": "must be a list",
     "dict_type": "must be an object",
     "model_type": "must be an object",

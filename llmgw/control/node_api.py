@@ -9,8 +9,9 @@ import anyio
 import msgspec
 from aiohttp import ClientConnectionResetError, web
 
+from llmgw.control.bodies import misnamed
 from llmgw.control.plane import Plane, caller, encoded
-from llmgw.control.refusals import refusal, refused, too_many
+from llmgw.control.refusals import content, refusal, refused, too_many
 from llmgw.control.sessions import Session
 from llmgw.control.settings import joined
 from llmgw.wire import (
@@ -82,6 +83,8 @@ class NodeApi:
                 f"the agent speaks version {spoken}; this control plane speaks 1",
                 accepts=[PROTOCOL],
             )
+        if flaw := misnamed(register.node_id):
+            raise refused("malformed", f"node_id: {flaw.what}")
         owner = caller(request)
         if owner not in (None, register.node_id):
             raise refused(
@@ -230,7 +233,7 @@ def _is_there(request: web.Request) -> bool:
 async def body(request: web.Request, kind: type[T]) -> T:
     """The body of *request* as *kind*; raises the refusal that says what is off."""
     try:
-        return msgspec.json.decode(await request.read(), type=kind)
+        return msgspec.json.decode(await content(request), type=kind)
     except UNDECODABLE as error:
         raise refused("malformed", str(error)) from error
 

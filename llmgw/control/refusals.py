@@ -57,6 +57,17 @@ def refusal(what: Refusal) -> web.HTTPError:
     return refused(what.code, what.detail)
 
 
+async def content(request: web.Request) -> bytes:
+    """The whole body of *request*; raises the refusal that says why there is none."""
+    try:
+        return await request.read()
+    except web.RequestPayloadError as error:
+        raise refused("malformed", f"the body cannot be unpacked: {error}") from error
+    except ConnectionError as error:
+        # Of an agent that was killed meanwhile; nobody is there to read it.
+        raise refused("malformed", "the body ends in its middle") from error
+
+
 @web.middleware
 async def as_problems(
     request: web.Request,

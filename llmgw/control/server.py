@@ -19,6 +19,7 @@ from llmgw.control.etcd import client as etcd_client
 from llmgw.control.etcd_state import InEtcd
 from llmgw.control.files import held
 from llmgw.control.groups import Groups
+from llmgw.control.http_log import Requests
 from llmgw.control.leader import Followed, Lead, Role, Told
 from llmgw.control.node_api import NodeApi
 from llmgw.control.plane import Plane
@@ -166,6 +167,7 @@ class Port:
         self._plane = plane
         self._admin = admin
         self.certificates = Served(settings.tls)
+        self._log = Requests()
         self._sockets: list[socket.socket] = []
         self._runner: web.AppRunner | None = None
         self._host, self._port = split_listen(settings.listen)
@@ -193,7 +195,9 @@ class Port:
         app = web.Application(middlewares=[as_problems], client_max_size=LARGEST_BODY)
         app.add_routes(NodeApi(self._plane).routes())
         app.add_routes(self._admin.routes())
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=LAST_WORDS)
+        self._runner = web.AppRunner(
+            app, access_log=None, logger=self._log, shutdown_timeout=LAST_WORDS
+        )
         await self._runner.setup()
         for each in self._sockets:
             site = web.SockSite(self._runner, each, ssl_context=context)

@@ -43,7 +43,7 @@ def serving(tmp_path: Path) -> Serving:
                     await serve(settings, task_status=task_status)
 
             url = await group.start(run)
-            token = settings.token_file.read_text().strip()
+            token = settings.token_file.read_text(errors="replace").strip()
             async with httpx.AsyncClient(
                 base_url=url, verify=verify, trust_env=False
             ) as client:
