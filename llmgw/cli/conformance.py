@@ -11,6 +11,7 @@ import httpx
 import msgspec
 
 from llmgw import tls
+from llmgw.config.address import Complaint, parse, shown, with_scheme
 from llmgw.conformance.played import Conformance, Options, Verdict
 from llmgw.errors import ConfigError, Fault
 
@@ -57,7 +58,9 @@ def run(arguments: argparse.Namespace) -> int:
         step_down=arguments.step_down,
         longest_lease=600.0 if arguments.slow else 20.0,
     )
-    anyio.run(_main, arguments.url, context, options, told)
+    anyio.run(
+        _main, _address(arguments.url, context is not None), context, options, told
+    )
     failed = sum(verdict.outcome == "fail" for verdict in verdicts)
     if not arguments.json:
         print(f"\n{len(verdicts) - failed} of {len(verdicts)} hold or were skipped")
@@ -85,6 +88,16 @@ def _identity(arguments: argparse.Namespace) -> tuple[ssl.SSLContext | None, str
         raise ConfigError((Fault(what=what, key="--tls-cert"),))
     pair = tls.read(*files)
     return pair.context, pair.certificate.common_name
+
+
+def _address(text: str, has_tls: bool) -> str:
+    """ConfigError says what is off with it."""
+    whole = text if "://" in text else with_scheme(text, has_tls)
+    found = parse(whole) if isinstance(whole, str) else whole
+    if isinstance(found, Complaint):
+        what = f"{shown(text)} {found.what}"
+        raise ConfigError((Fault(what=what, fix=found.fix),))
+    return found.text
 
 
 def _line(verdict: Verdict) -> str:

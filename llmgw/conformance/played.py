@@ -21,11 +21,13 @@ from llmgw.conformance.seen import (
     must,
     read,
     refused,
+    unreachable,
     within,
 )
 from llmgw.errors import LlmgwError
 from llmgw.wire import (
     MAX_LINE,
+    UNDECODABLE,
     AgentInfo,
     Event,
     Fact,
@@ -113,17 +115,20 @@ class Conformance:
             with anyio.fail_after(PATIENCE):
                 answer = await self._register()
         except (httpx.HTTPError, TimeoutError) as error:
-            raise LlmgwError(f"no answer: {error!r}", where=where) from error
+            raise unreachable(error, where) from error
+        # Whatever else is wrong with it is for the checks to tell.
         if answer.status_code == 421:
-            refusal = msgspec.json.decode(answer.content, type=Refusal)
+            leader = _said_leader(answer.content)
             raise LlmgwError(
                 "is a standby, which only refuses",
                 where=where,
-                fix=f"ask the leader{', ' + refusal.leader if refusal.leader else ''}",
+                fix=f"ask the leader{', ' + leader if leader else ''}",
             )
         if answer.status_code == 200:
-            registered = msgspec.json.decode(answer.content, type=Registered)
-            await self._goodbye(registered.session)
+            await _judged("", "", lambda: self._leave(answer))
+
+    async def _leave(self, answer: httpx.Response) -> None:
+        await self._goodbye(read(answer, Registered).session)
 
     async def leader(self) -> None:
         leader = read(await self._client.get("/v1/leader"), Leader)
@@ -140,7 +145,7 @@ class Conformance:
     async def newer(self) -> None:
         said = msgspec.to_builtins(self._said()) | {"in_version_9": {"x": [1]}}
         answer = await self._post("register", said)
-        await self._goodbye(read(answer, Registered).session)
+        await self._leave(answer)
 
     async def stream(self) -> None:
         async with self._session() as mine, self._stream(mine) as answer:
@@ -337,6 +342,13 @@ class Conformance:
         return await self._client.post(f"/v1/{path}", content=body)
 
 
+def _said_leader(refusal: bytes) -> str | None:
+    try:
+        return msgspec.json.decode(refusal, type=Refusal).leader
+    except UNDECODABLE:
+        return None
+
+
 async def _judged(
     rule: str, claim: str, check: Callable[[], Awaitable[None]]
 ) -> Verdict:
@@ -344,7 +356,7 @@ async def _judged(
         await check()
     except Skipped as reason:
         return Verdict(rule=rule, claim=claim, outcome="skip", why=str(reason))
-    except (Broken, ValueError, httpx.HTTPError, TimeoutError) as error:
+    except (Broken, *UNDECODABLE, ValueError, httpx.HTTPError, TimeoutError) as error:
         why = str(error) or f"no answer ({type(error).__name__})"
         return Verdict(rule=rule, claim=claim, outcome="fail", why=why)
     return Verdict(rule=rule, claim=claim, outcome="pass")

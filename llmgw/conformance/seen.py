@@ -1,5 +1,6 @@
 """What the control plane did, held against what it should have done."""
 
+import ssl
 from collections.abc import AsyncGenerator
 from typing import TypeVar
 
@@ -7,6 +8,8 @@ import anyio
 import httpx
 import msgspec
 
+from llmgw.errors import LlmgwError
+from llmgw.tls import explain
 from llmgw.wire import Bye, Line, Refusal, decode_line
 
 T = TypeVar("T")
@@ -20,6 +23,18 @@ class Broken(Exception):
 
 class Skipped(Exception):
     """The rule was not looked at."""
+
+
+def unreachable(error: Exception, where: str) -> LlmgwError:
+    """Why there was no answer at all, in the words that an agent has for it."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLError):
+            what, fix = explain(cause)
+            return LlmgwError(what, where=where, fix=fix)
+        cause = cause.__cause__ or cause.__context__
+    what = f"no answer: {str(error) or type(error).__name__}"
+    return LlmgwError(what, where=where)
 
 
 def must(holds: bool, else_seen: str) -> None:
