@@ -13,8 +13,10 @@ import os
 import re
 import secrets
 import ssl
+import stat
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import anyio
 import anyio.to_thread
@@ -73,7 +75,7 @@ async def download(url: str, to: Path, *, cap: Cap | None = None) -> None:
     """*url* into the file *to*; file:// too. httpx's own proxies, https after https."""
     limit = (cap or Cap()).size
     if url.startswith("file://"):
-        await _copy(Path(url.removeprefix("file://")), to)
+        await _copy(Path(unquote(urlsplit(url).path)), to, limit)
         return
     # The machine's own authorities, as for weights: httpx brings a list of its own.
     trust = await anyio.to_thread.run_sync(ssl.create_default_context)
@@ -108,13 +110,21 @@ def _accept(response: httpx.Response, url: str) -> None:
         raise EngineError(f"answers {response.status_code}", where=url)
 
 
-async def _copy(source: Path, to: Path) -> None:
+async def _copy(source: Path, to: Path, limit: int) -> None:
     try:
+        # A control plane may name it: of /dev/zero there is no end, of a pipe no begin.
+        if not stat.S_ISREG((await anyio.Path(source).stat()).st_mode):
+            raise EngineError("is no file", where=str(source))
         async with (
             await anyio.open_file(source, "rb") as there,
             await anyio.open_file(to, "wb") as here,
         ):
             while chunk := await there.read(CHUNK):
+                limit -= len(chunk)
+                if limit < 0:
+                    raise EngineError(
+                        "is larger than a build may be", where=str(source)
+                    )
                 await here.write(chunk)
     except OSError as error:
         raise EngineError(

@@ -5,6 +5,7 @@ another's rights, and a small file does not become a full disk.
 """
 
 import errno
+import lzma
 import shutil
 import stat
 import tarfile
@@ -20,6 +21,8 @@ from msgspec import Struct
 from llmgw.errors import EngineError
 
 CHUNK = 1 << 20
+# No link's target is longer. Of a file that says it is one, all of it would be read.
+LONGEST_TARGET = 4096
 
 # A folder that is a file as well, a link to itself: not the disk's fault.
 _CONTRADICTIONS = {
@@ -31,6 +34,16 @@ _CONTRADICTIONS = {
     errno.ENOENT,
     errno.ENOTDIR,
 }
+
+# Each way of packing has its own. One that is not caught ends more than this build.
+_DAMAGES = (
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    UnicodeError,  # in a name
+)
 
 
 class Cap(Struct, frozen=True, kw_only=True):
@@ -45,7 +58,7 @@ class _Entry(Struct, frozen=True, kw_only=True):
     kind: Literal["folder", "file", "symlink", "hardlink", "other"]
     mode: int
     target: str = ""
-    content: Callable[[], IO[bytes] | None] = lambda: None
+    content: Callable[[], IO[bytes] | None]
 
 
 def unpack(archive: Path, into: Path, *, cap: Cap | None = None) -> None:
@@ -56,13 +69,15 @@ def unpack(archive: Path, into: Path, *, cap: Cap | None = None) -> None:
     """
     try:
         _unpack(archive, into, cap or Cap())
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error) as error:
+    except _DAMAGES as error:
         raise _bad(archive, f"is damaged: {error}") from error
     except NotImplementedError as error:
         raise _bad(archive, f"is packed in an unknown way: {error}") from error
     except RuntimeError as error:  # a loop of links on the way to a file
         raise _bad(archive, f"contradicts itself: {error}") from error
     except OSError as error:
+        if error.errno is None:  # bz2 and gzip say so of what they read
+            raise _bad(archive, f"is damaged: {error}") from error
         if error.errno not in _CONTRADICTIONS:
             raise
         raise _bad(archive, f"contradicts itself: {error.strerror}") from error
@@ -136,10 +151,12 @@ def _of_zip(archive: zipfile.ZipFile) -> Iterator[_Entry]:
     for info in archive.infolist():
         mode = info.external_attr >> 16
         kind, target = "file", ""
-        if info.is_dir():
+        if info.filename.endswith("/"):  # is_dir() looks for the end of no name, too
             kind = "folder"
         elif stat.S_ISLNK(mode):
-            kind, target = "symlink", archive.read(info).decode(errors="replace")
+            with archive.open(info) as link:
+                target = link.read(LONGEST_TARGET).decode(errors="replace")
+            kind = "symlink"
         elif mode and stat.S_IFMT(mode) not in (0, stat.S_IFREG):
             kind = "other"
         yield _Entry(
@@ -158,6 +175,8 @@ def _write(entry: _Entry, into: Path, left: int, archive: Path) -> int:
         raise _bad(archive, f"would write outside of its folder: {entry.name}")
     if entry.mode & (stat.S_ISUID | stat.S_ISGID):
         raise _bad(archive, f"has a setuid or setgid file: {entry.name}")
+    if entry.kind == "folder" and inside == PurePosixPath():
+        return left  # `tar -C build .` begins with the folder itself
     path = into / inside
     # An earlier entry may have made a link of any part of the way.
     if not path.parent.resolve().is_relative_to(into.resolve()):
@@ -187,15 +206,17 @@ def _link(entry: _Entry, path: Path, inside: PurePosixPath, into: Path) -> bool:
     target = _inside(entry.target)
     if target is None or not _resolves_inside(into / target, into):
         return False
-    path.hardlink_to((into / target).resolve())
+    file = (into / target).resolve()
+    if file.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "a hard link to a folder")
+    path.hardlink_to(file)
     return True
 
 
 def _copy(entry: _Entry, path: Path, left: int) -> int:
     """Counts what comes out, for what an archive says of its sizes can be a lie."""
     source = entry.content()
-    if source is None:
-        return left
+    assert source is not None, "a file has a content"
     with source, path.open("xb") as file:
         while left >= 0 and (chunk := source.read(CHUNK)):
             left -= len(chunk)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 import ssl
 import subprocess
@@ -20,7 +21,7 @@ import pytest
 
 from llmgw import pki
 from llmgw.config import keys
-from llmgw.engines.install import Wish, install, roll_back
+from llmgw.engines.install import Wish, download, install, roll_back
 from llmgw.engines.installed import survey
 from llmgw.engines.provision import Provision
 from llmgw.engines.unpack import Cap
@@ -228,6 +229,40 @@ async def test_the_size_has_a_limit(tmp_path: Path) -> None:
 
     with pytest.raises(EngineError, match="becomes more than 1000000 bytes"):
         await install(wish(archive), tmp_path / "engines", cap=Cap(size=1_000_000))
+
+
+@pytest.mark.parametrize("kind", ["endless", "pipe", "folder"])
+async def test_a_file_of_this_machine_is_one_and_has_an_end(
+    kind: str, tmp_path: Path
+) -> None:
+    """A control plane may name it: of a pipe nothing ever comes, of /dev/zero all."""
+    if kind == "pipe":
+        os.mkfifo(tmp_path / "it")
+    elif kind == "folder":
+        (tmp_path / "it").mkdir()
+    path = Path("/dev/zero") if kind == "endless" else tmp_path / "it"
+
+    with anyio.fail_after(10), pytest.raises(EngineError, match="is no file"):
+        await download(path.as_uri(), tmp_path / "to")
+
+
+async def test_a_download_has_a_limit_wherever_it_is_from(tmp_path: Path) -> None:
+    (tmp_path / "it").write_bytes(bytes(1001))
+    cap = Cap(size=1000)
+    with served((200, bytes(1001), {})) as url:
+        for one in (url, (tmp_path / "it").as_uri()):
+            with pytest.raises(EngineError, match="larger than a build may be"):
+                await download(one, tmp_path / "to", cap=cap)
+    (tmp_path / "it").write_bytes(bytes(1000))
+    await download((tmp_path / "it").as_uri(), tmp_path / "to", cap=cap)
+
+
+async def test_a_file_may_have_a_space_in_its_name(tmp_path: Path) -> None:
+    archive = tar(tmp_path / "my build %.tgz", SERVER, manifest())
+
+    await install(wish(archive), tmp_path / "engines")
+
+    assert await names(tmp_path / "engines") == ["b1"]
 
 
 Answer = tuple[int, bytes, dict[str, str]]
