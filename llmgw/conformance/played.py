@@ -2,6 +2,7 @@
 
 import gzip
 import secrets
+import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Literal, TypeVar
@@ -49,6 +50,8 @@ T = TypeVar("T")
 NDJSON = "application/x-ndjson"
 PROBLEM = "application/problem+json"
 PATIENCE = 5.0
+# The last is what httpx lets through: a certificate refused after the handshake.
+UNANSWERED = (httpx.HTTPError, TimeoutError, ssl.SSLError)
 
 
 class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -114,7 +117,7 @@ class Conformance:
         try:
             with anyio.fail_after(PATIENCE):
                 answer = await self._register()
-        except (httpx.HTTPError, TimeoutError) as error:
+        except UNANSWERED as error:
             raise unreachable(error, where) from error
         # Whatever else is wrong with it is for the checks to tell.
         if answer.status_code == 421:
@@ -356,7 +359,7 @@ async def _judged(
         await check()
     except Skipped as reason:
         return Verdict(rule=rule, claim=claim, outcome="skip", why=str(reason))
-    except (Broken, *UNDECODABLE, ValueError, httpx.HTTPError, TimeoutError) as error:
+    except (Broken, *UNDECODABLE, ValueError, *UNANSWERED) as error:
         why = str(error) or f"no answer ({type(error).__name__})"
         return Verdict(rule=rule, claim=claim, outcome="fail", why=why)
     return Verdict(rule=rule, claim=claim, outcome="pass")

@@ -7,16 +7,15 @@ is left out of an answer: a transaction that lost has no `succeeded`.
 import base64
 import ssl
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import anyio
 import httpx
 from msgspec import Struct
 
-from llmgw import tls
-from llmgw.config import keys
+from llmgw.control.etcd_client import Client
 from llmgw.errors import LlmgwError
+from llmgw.tls import explain
 
 
 class Kv(Struct, frozen=True):
@@ -43,7 +42,7 @@ class Etcd:
     """A cluster, asked at whichever member answers. *patience*: seconds for each."""
 
     def __init__(
-        self, client: httpx.AsyncClient, endpoints: Sequence[str], patience: float
+        self, client: Client, endpoints: Sequence[str], patience: float
     ) -> None:
         self._client = client
         self._endpoints = list(endpoints)
@@ -135,6 +134,10 @@ class Etcd:
                 with anyio.move_on_after(self._patience):
                     return await self._ask_one(f"{endpoint}/v3/{path}", body)
                 why.append(f"{endpoint}: no answer within {self._patience:g} s")
+            except ssl.SSLError as error:
+                # As httpx lets it through: its answer to our certificate, which comes
+                # after the handshake.
+                why.append(f"{endpoint}: {explain(error)[0]}")
             except (httpx.HTTPError, ValueError) as error:
                 why.append(f"{endpoint}: {error or type(error).__name__}")
             # The next request begins with a member that may be well.
@@ -142,22 +145,12 @@ class Etcd:
         raise LlmgwError("; ".join(why), where="etcd")
 
     async def _ask_one(self, url: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        answer = await self._client.post(url, json=body)
+        # The library's own limit has to end it first: where a handshake is cut off from
+        # outside, it leaves the connection open.
+        answer = await self._client.post(url, body, self._patience * 0.9)
         answer.raise_for_status()
         # A stream's one answer (keepalive) is a line of its own.
         return answer.json()
-
-
-def client(settings: keys.Tls) -> httpx.AsyncClient:
-    """Past any proxy; Etcd sets limits tighter than these."""
-    verify: ssl.SSLContext | bool = True
-    if settings.enabled:
-        assert settings.cert_file, "all three or none"
-        assert settings.key_file, "all three or none"
-        assert settings.ca_file, "all three or none"
-        files = (settings.cert_file, settings.key_file, settings.ca_file)
-        verify = tls.read(*map(Path, files)).context
-    return httpx.AsyncClient(verify=verify, timeout=30, trust_env=False)
 
 
 def _kv(found: Mapping[str, Any]) -> Kv:

@@ -2,8 +2,10 @@
 
 import logging
 import socket
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.abc
@@ -15,7 +17,7 @@ from llmgw.control.certified import Served
 from llmgw.control.desired_file import DesiredFile
 from llmgw.control.election import Elected
 from llmgw.control.etcd import Etcd
-from llmgw.control.etcd import client as etcd_client
+from llmgw.control.etcd_client import Client
 from llmgw.control.etcd_state import InEtcd
 from llmgw.control.files import held
 from llmgw.control.groups import Groups
@@ -59,12 +61,16 @@ async def serve(
 async def _serve(settings: Settings, task_status: anyio.abc.TaskStatus[str]) -> None:
     token = await anyio.to_thread.run_sync(token_in, settings.token_file)
     async with AsyncExitStack() as stack:
-        role, store = await _parts(settings, stack)
+        etcd: Client | None = None
+        if settings.role == "etcd":
+            etcd = await stack.enter_async_context(Client(settings.etcd.tls))
+        role, store = _parts(settings, etcd)
         plane = Plane(settings, role, store)
         groups = Groups(plane)
         access = Access(token, settings.operators)
         port = Port(settings, plane, AdminApi(plane, groups, access))
-        await _run(settings, plane, groups, port, task_status)
+        watches = [port.certificates.watch, *([etcd.watch] if etcd else ())]
+        await _run(settings, plane, groups, port, watches, task_status)
 
 
 async def _run(
@@ -72,6 +78,7 @@ async def _run(
     plane: Plane,
     groups: Groups,
     port: "Port",
+    watches: Sequence[Callable[[], Coroutine[Any, Any, None]]],
     task_status: anyio.abc.TaskStatus[str],
 ) -> None:
     role = plane.role
@@ -87,7 +94,8 @@ async def _run(
             group.start_soon(_follow, plane, port)
             group.start_soon(_expire, plane)
             await group.start(groups.run)
-            group.start_soon(port.certificates.watch)
+            for watch in watches:
+                group.start_soon(watch)
             task_status.started(port.url)
             await anyio.sleep_forever()
         finally:
@@ -99,12 +107,10 @@ async def _run(
                 port.release()
 
 
-async def _parts(settings: Settings, stack: AsyncExitStack) -> tuple[Role, Store]:
-    if settings.role == "etcd":
+def _parts(settings: Settings, etcd: Client | None) -> tuple[Role, Store]:
+    if etcd is not None:
         chosen = settings.etcd
-        client = await anyio.to_thread.run_sync(etcd_client, chosen.tls)
-        await stack.enter_async_context(client)
-        cluster = Etcd(client, chosen.endpoints, chosen.ttl / 4)
+        cluster = Etcd(etcd, chosen.endpoints, chosen.ttl / 4)
         elected = Elected(
             cluster,
             chosen.prefix,

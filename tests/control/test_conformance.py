@@ -4,6 +4,7 @@ import ssl
 from collections.abc import Callable
 from pathlib import Path
 
+import anyio
 import httpx
 import msgspec
 import pytest
@@ -12,7 +13,13 @@ from llmgw.config.keys import Tls
 from llmgw.conformance.played import Conformance, Options, Verdict
 from llmgw.errors import LlmgwError
 from tests.control.conftest import Serving
-from tests.fakes.certified import authority, certificates, control_plane
+from tests.fakes.certified import (
+    authority,
+    certificates,
+    control_plane,
+    server_side,
+)
+from tests.fakes.control_plane import ControlPlane
 
 OPTIONS = Options(node_id="n1", longest_lease=1)
 
@@ -117,6 +124,28 @@ async def test_what_is_broken_is_named(
         verdicts = await judged(client, OPTIONS)
 
     assert {one.rule for one in verdicts if one.outcome == "fail"} == rules
+
+
+@pytest.fixture
+def refusing(folder: Path, tmp_path: Path) -> ssl.SSLContext:
+    """Of a control plane that trusts another authority."""
+    return server_side(folder, trusts=authority(tmp_path / "other"))
+
+
+async def test_a_certificate_that_it_refuses_is_told(
+    refusing: ssl.SSLContext, context: ssl.SSLContext
+) -> None:
+    """TLS 1.3 tells it after the handshake, when the answer is awaited."""
+    async with (
+        httpx.AsyncClient(verify=context, trust_env=False) as client,
+        anyio.create_task_group() as group,
+    ):
+        one = ControlPlane(tls=refusing)
+        await group.start(one.run)
+        client.base_url = one.url
+        with pytest.raises(LlmgwError, match="refuses this node's certificate"):
+            await judged(client, OPTIONS)
+        group.cancel_scope.cancel()
 
 
 async def test_a_standby_is_not_judged(serving: Serving) -> None:

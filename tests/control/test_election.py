@@ -19,7 +19,7 @@ import pytest
 from llmgw.config.keys import Tls
 from llmgw.control.election import Elected, clock
 from llmgw.control.etcd import Etcd as EtcdClient
-from llmgw.control.etcd import client
+from llmgw.control.etcd_client import Client
 from llmgw.control.settings import Etcd
 from tests.control.asking import Asking, refusal, register
 from tests.control.conftest import Serving
@@ -214,7 +214,7 @@ async def test_the_lead_ends_with_the_lease_before_any_task_has_run(
 ) -> None:
     """As after a suspension: time has passed, and the first thing run is a request."""
     passed, leads = 0.0, True
-    async with client(Tls()) as http:
+    async with Client(Tls()) as http:
         cluster = EtcdClient(http, etcd.endpoints, 1.0)
         elected = Elected(
             cluster,
