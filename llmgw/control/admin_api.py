@@ -12,7 +12,7 @@ from msgspec import Raw, Struct
 from llmgw.control import bodies
 from llmgw.control.access import Access
 from llmgw.control.groups import Groups
-from llmgw.control.plane import Plane, encoded
+from llmgw.control.plane import WHOLE, Plane, encoded
 from llmgw.control.refusals import content, refused
 from llmgw.control.sessions import Node
 from llmgw.control.state import Desired, renewed
@@ -172,33 +172,25 @@ class AdminApi:
         number, pieces = self._plane.ask(session, question.kind, question.args)
         response = web.StreamResponse()
         response.content_type = "application/octet-stream"
+        is_whole = False
         try:
             with anyio.move_on_after(question.timeout_s) as limit:
                 async for piece in pieces:
                     if not response.prepared:
                         await response.prepare(request)
-                    await response.write(piece)
+                    is_whole = piece == WHOLE
+                    if not is_whole:
+                        await response.write(piece)
         except (ClientConnectionResetError, ConnectionResetError):
             return response
         finally:
             self._plane.forget(number)
             pieces.close()
         if limit.cancelled_caught:
-            return self._unanswered(request, response, question.timeout_s)
-        if not response.prepared:
-            await response.prepare(request)
-        return response
-
-    def _unanswered(
-        self, request: web.Request, response: web.StreamResponse, timeout_s: float
-    ) -> web.StreamResponse:
-        if not response.prepared:
-            raise refused(
-                "no_answer", f"the node has not answered within {timeout_s:g} s"
-            )
-        # Half an answer is out already. Cut, it cannot be taken for a whole one.
-        if request.transport:
-            request.transport.abort()
+            what = f"has not answered within {question.timeout_s:g} s"
+            return _cut(request, response, what)
+        if not is_whole:
+            return _cut(request, response, "hung up in the middle of its answer")
         return response
 
     def _known(self, request: web.Request) -> str:
@@ -233,6 +225,17 @@ class AdminApi:
             replicas=list(node.replicas.values()),
         )
         return _with_heartbeat(view, node)
+
+
+def _cut(
+    request: web.Request, response: web.StreamResponse, what: str
+) -> web.StreamResponse:
+    if not response.prepared:
+        raise refused("no_answer", f"the node {what}")
+    # Half an answer is out already. Cut, it cannot be taken for a whole one.
+    if request.transport:
+        request.transport.abort()
+    return response
 
 
 def _number(request: web.Request, name: str) -> int:

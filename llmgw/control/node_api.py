@@ -10,7 +10,7 @@ import msgspec
 from aiohttp import ClientConnectionResetError, web
 
 from llmgw.control.bodies import misnamed
-from llmgw.control.plane import Plane, caller, encoded
+from llmgw.control.plane import WHOLE, Plane, caller, encoded
 from llmgw.control.refusals import content, refusal, refused, too_many
 from llmgw.control.sessions import Session
 from llmgw.control.settings import joined
@@ -187,11 +187,14 @@ class NodeApi:
             # would count against this control plane.
             return web.Response(status=204)
         async with asker:
-            async for piece in request.content.iter_any():
-                try:
+            try:
+                async for piece in request.content.iter_any():
                     await asker.send(piece)
-                except anyio.BrokenResourceError:
-                    break
+                await asker.send(WHOLE)
+            except anyio.BrokenResourceError:
+                log.debug("nobody waits for the rest of an answer")
+            except (ConnectionError, web.RequestPayloadError) as error:
+                log.debug("an answer ends in its middle error=%s", error)
         return web.Response(status=204)
 
     async def goodbye(self, request: web.Request) -> web.Response:

@@ -19,6 +19,8 @@ from llmgw.wire import Ask, Bye
 
 # An answer goes through this many pieces at a time; the node waits for its reader.
 AHEAD = 8
+# Its last piece. A node that is killed in the middle ends an answer too.
+WHOLE = b""
 
 
 class Plane:
@@ -98,7 +100,7 @@ class Plane:
     def ask(
         self, session: Session, kind: str, args: dict[str, object]
     ) -> tuple[str, MemoryObjectReceiveStream[bytes]]:
-        """Ask the node; its answer comes on the stream, which ends when it is whole."""
+        """Ask the node; its answer comes on the stream, and WHOLE once it is that."""
         question = Ask(id=secrets.token_hex(8), kind=kind, args=args)
         send, receive = anyio.create_memory_object_stream[bytes](AHEAD)
         self._answers[question.id] = send

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import anyio
 import anyio.to_thread
+import httpx
 import pytest
 
 from llmgw.wire import Ask
@@ -80,6 +81,41 @@ async def test_a_node_that_does_not_answer_is_a_fault_and_no_empty_answer(
 
     assert refusal(silent) == (504, "no_answer")
     assert refusal(unknown) == (404, "unknown_node")
+
+
+@pytest.mark.parametrize("sent", [b"", b"5\r\nabcde\r\n"], ids=["nothing", "half"])
+async def test_half_an_answer_is_not_taken_for_a_whole_one(
+    serving: Serving, sent: bytes
+) -> None:
+    """The agent is killed in the middle of it."""
+    told: list[httpx.Response | Exception] = []
+
+    async def operator(plane: Asking) -> None:
+        try:
+            told.append(await plane.admin("POST", "nodes/n1/ask", {"kind": "survey"}))
+        except httpx.TransportError as error:
+            told.append(error)
+
+    async with serving() as plane:
+        session = (await plane.register()).session
+        async with anyio.create_task_group() as group, plane.stream(session) as lines:
+            group.start_soon(operator, plane)
+            ask = await lines.next(lambda line: isinstance(line, Ask))
+            assert isinstance(ask, Ask)
+            port = plane.client.base_url.port
+            assert port
+            async with await anyio.connect_tcp("127.0.0.1", port) as stream:
+                path = f"/v1/answers/{ask.id}?session={session}"
+                head = f"POST {path} HTTP/1.1\r\nHost: c\r\nTransfer-Encoding: chunked"
+                await stream.send(f"{head}\r\n\r\n".encode() + sent)
+
+    (answer,) = told
+    if sent:
+        assert isinstance(answer, httpx.RemoteProtocolError | httpx.ReadError)
+    else:
+        assert isinstance(answer, httpx.Response)
+        assert refusal(answer) == (504, "no_answer")
+        assert "hung up" in answer.json()["detail"]
 
 
 async def test_all_that_is_wrong_in_a_body_is_told_at_once(serving: Serving) -> None:
