@@ -14,8 +14,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 PROTOCOL = 1
 MAX_LINE = 4 * 1024 * 1024
-# What msgspec raises for bytes that are no message: nested too deeply is not among its
-# own errors, and would end whoever reads.
+# For bytes that are no message: too deep a nesting is no error of msgspec's own.
 UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 ID_PATTERN = r"^[a-z0-9][a-z0-9-]{0,62}$"
 
@@ -34,7 +33,8 @@ State = Literal[
 ]
 EngineKind = Literal["llamacpp", "vllm", "sglang", "command"]
 # As far as etcd counts its revisions. A number beyond would lock out every leader.
-Epoch = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+HIGHEST_EPOCH = 2**63 - 1
+Epoch = Annotated[int, Meta(ge=0, le=HIGHEST_EPOCH)]
 
 
 class Message(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -329,7 +329,7 @@ class Register(Message, frozen=True, kw_only=True, omit_defaults=False):
     mgmt_addr: str | None
     mgmt_interface: str | None
     labels: dict[str, str] = {}
-    epoch_seen: int = 0
+    epoch_seen: Epoch = 0
     facts_hash: str = ""
     draining: bool = False
     replicas: tuple[ReplicaStatus, ...] = ()
@@ -349,7 +349,7 @@ class Heartbeat(Message, frozen=True, kw_only=True, omit_defaults=False):
 
     session: str
     seq: int
-    epoch: int
+    epoch: Epoch
     rev_applied: int | None
     facts_hash: str
     load: Load

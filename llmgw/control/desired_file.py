@@ -39,7 +39,7 @@ class DesiredFile:
     def __init__(self, file: Path, plane: Plane) -> None:
         self._file = file
         self._plane = plane
-        self._said: bytes | None = None
+        self._fault = ""
 
     async def run(
         self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
@@ -59,7 +59,19 @@ class DesiredFile:
             if news and await self._apply(content):
                 applied = (lead, content)
             await anyio.sleep(LOOK)
-            content = await self._read()
+            content = await self._newer(content)
+
+    async def _newer(self, content: bytes | None) -> bytes | None:
+        """What the file says now; *content*, if that cannot be known."""
+        try:
+            said = await self._read()
+        except LlmgwError as error:
+            if str(error) != self._fault:
+                self._fault = str(error)
+                log.warning("desired file unread, the last one stays error=%s", error)
+            return content
+        self._fault = ""
+        return said
 
     async def _read(self) -> bytes | None:
         return await anyio.to_thread.run_sync(read, self._file)

@@ -9,6 +9,7 @@ is elected only after it has ended there, or at once where it was given back.
 
 import logging
 import random
+import re
 import time
 from collections.abc import Callable
 
@@ -17,7 +18,7 @@ import anyio.abc
 
 from llmgw.aio import Latest
 from llmgw.backoff import delays, jittered
-from llmgw.control.etcd import Etcd, Won
+from llmgw.control.etcd import Etcd, Kv, Won
 from llmgw.control.leader import Lead
 from llmgw.errors import LlmgwError
 
@@ -86,7 +87,7 @@ class Elected:
                 await self._term()
                 waits = delays(0.2, float(self._ttl))
             except LlmgwError as error:
-                log.warning("no election error=%s", error.what)
+                log.warning("no election error=%s", error)
             finally:
                 self._stand_by()
             await anyio.sleep(jittered(next(waits), random.random()))  # noqa: S311 -- spreads retries
@@ -153,11 +154,14 @@ class Elected:
             except LlmgwError as error:
                 log.debug("standing again error=%s", error.what)
             else:
-                known = Lead(epoch=holder.created, url=holder.value.decode() or None)
+                known = Lead(
+                    epoch=holder.created,
+                    url=holder.value.decode(errors="replace") or None,
+                )
                 if known != self.lead.value:
                     self.lead.set(known)
             await anyio.sleep(LOOK)
-        epoch = holder.created + int(floor.value if floor else 0)
+        epoch = holder.created + _floor_in(floor)
         if epoch < self._overtaken:
             log.error("epoch too low to lead epoch=%d seen=%d", epoch, self._overtaken)
             self._gave_up.set()
@@ -167,13 +171,23 @@ class Elected:
 
     async def _raise_floor(self) -> None:
         """In etcd, so that it stays when the flag is gone, and holds for all."""
-        if not self._floor:
-            return
         present = await self._etcd.get(self._floor_key)
-        if self._floor > int(present.value if present else 0):
+        if self._floor > _floor_in(present):
             await self._etcd.put(self._floor_key, b"%d" % self._floor)
 
     def _stand_by(self) -> None:
         self.won = None
         if self.lead.value.is_leader:
             self.lead.set(Lead())
+
+
+def _floor_in(found: Kv | None) -> int:
+    if found is None:
+        return 0
+    if not re.fullmatch(rb"[0-9]{1,19}", found.value):
+        raise LlmgwError(
+            f"is not the number of an epoch: {found.value[:40]!r}",
+            where=f"etcd {found.key}",
+            fix="write the number below which no epoch may be",
+        )
+    return int(found.value)

@@ -12,11 +12,11 @@ import anyio
 import msgspec
 from msgspec import Struct
 
-from llmgw.control.etcd import Etcd, Won
+from llmgw.control.etcd import Etcd, Kv, Won
 from llmgw.control.refusals import refused
-from llmgw.control.state import Desired
+from llmgw.control.state import Desired, recalled
 from llmgw.errors import LlmgwError
-from llmgw.wire import Register
+from llmgw.wire import UNDECODABLE, Register
 
 log = logging.getLogger(__name__)
 
@@ -56,25 +56,27 @@ class InEtcd:
 
     async def load(self, epoch: int) -> None:
         """Tried again for as long as this control plane leads."""
+        said = ""
         while self._place.won is not None:
             try:
                 return await self._load()
             except LlmgwError as error:
-                log.warning("not read from etcd yet error=%s", error.what)
+                # Once: a value that is damaged stays so until somebody mends it.
+                if str(error) != said:
+                    said = str(error)
+                    log.warning("not read from etcd yet error=%s", said)
             await anyio.sleep(0.2)
         return None
 
     async def _load(self) -> None:
         self._desired = {
             kv.key.removeprefix(self._desired_in): msgspec.structs.replace(
-                msgspec.json.decode(kv.value, type=Desired), rev=kv.revision
+                recalled(kv.value, f"etcd {kv.key}"), rev=kv.revision
             )
             for kv in await self._etcd.under(self._desired_in)
         }
         self._opened = {
-            kv.key.removeprefix(self._sessions_in): msgspec.json.decode(
-                kv.value, type=Opened
-            )
+            kv.key.removeprefix(self._sessions_in): _opened(kv)
             for kv in await self._etcd.under(self._sessions_in)
         }
 
@@ -101,3 +103,14 @@ class InEtcd:
             self._place.lost()
             raise refused("not_leader", "leads no more")
         return rev
+
+
+def _opened(kv: Kv) -> Opened:
+    try:
+        return msgspec.json.decode(kv.value, type=Opened)
+    except UNDECODABLE as error:
+        raise LlmgwError(
+            f"is not a node's last session: {error}",
+            where=f"etcd {kv.key}",
+            fix="remove the key; its node registers all the same",
+        ) from error

@@ -9,11 +9,14 @@ from pathlib import Path
 from llmgw import files
 from llmgw.errors import LlmgwError
 
+# What is wanted on a fleet is a tenth of it; the rest is a wrong file.
+LARGEST = 64 * 1024 * 1024
+
 
 def read(file: Path) -> bytes | None:
     """What is in *file*; None if there is no such file."""
     try:
-        return file.read_bytes()
+        return files.read(file, LARGEST)
     except FileNotFoundError:
         return None
     except OSError as error:

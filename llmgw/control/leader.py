@@ -15,6 +15,7 @@ from msgspec import Struct
 from llmgw.aio import Latest
 from llmgw.control.files import read, write
 from llmgw.errors import LlmgwError
+from llmgw.wire import HIGHEST_EPOCH
 
 log = logging.getLogger(__name__)
 
@@ -90,14 +91,16 @@ class Told:
 def next_epoch(counter: Path, floor: int) -> int:
     """One more than at the last start, at least *floor*; on disk before it is used."""
     last = read(counter)
-    try:
-        epoch = max(int(last or b"0") + 1, floor)
-    except ValueError as error:
+    text = b"0" if last is None else last.strip()
+    # Nor is it one if it is empty, as after a crash of the disk: whoever begins at 1
+    # again is refused by every node.
+    if not re.fullmatch(rb"[0-9]{1,19}", text) or int(text) >= HIGHEST_EPOCH:
         raise LlmgwError(
-            f"is not a number: {last!r}",
+            f"is not the number of an epoch: {text[:40]!r}",
             where=str(counter),
             fix="write the highest epoch that any node has seen into it",
-        ) from error
+        )
+    epoch = max(int(text) + 1, floor)
     write(counter, b"%d\n" % epoch)
     return epoch
 

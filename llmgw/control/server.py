@@ -209,9 +209,7 @@ class Port:
             site = web.SockSite(self._runner, each, ssl_context=context)
             await site.start()
         if self._settings.admin_socket:
-            path = str(self._settings.admin_socket)
-            await anyio.to_thread.run_sync(_make_room, self._settings.admin_socket)
-            await web.UnixSite(self._runner, path).start()
+            await _listen(self._runner, self._settings.admin_socket)
 
     async def close(self) -> None:
         """No new connection, and none of the present ones beyond its last words."""
@@ -255,6 +253,18 @@ def _bound(host: str, port: int) -> list[socket.socket]:
             fix="name another address with --listen, or stop what holds this one",
         ) from error
     return found
+
+
+async def _listen(runner: web.AppRunner, path: Path) -> None:
+    try:
+        await anyio.to_thread.run_sync(_make_room, path)
+        await web.UnixSite(runner, str(path)).start()
+    except OSError as error:
+        raise LlmgwError(
+            f"cannot listen: {error.strerror or error}",
+            where=str(path),
+            fix="name another path with --admin-socket, of at most 107 bytes",
+        ) from error
 
 
 def _make_room(path: Path) -> None:

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from llmgw.config.keys import Tls
 from llmgw.errors import ConfigError, Fault
+from llmgw.wire import HIGHEST_EPOCH
 
 RoleName = Literal["leader", "standby", "follow-file", "etcd"]
 
@@ -81,6 +82,9 @@ def faults(settings: Settings) -> tuple[Fault, ...]:
         found.append(
             Fault(what="must lie between 1 and 60 seconds", key="--heartbeat-s")
         )
+    if not 0 <= settings.epoch_floor < HIGHEST_EPOCH:
+        what = f"must lie between 0 and {HIGHEST_EPOCH - 1}"
+        found.append(Fault(what=what, key="--epoch-floor"))
     if settings.etcd.ttl < 2:
         found.append(Fault(what="must be at least 2 seconds", key="--etcd-ttl"))
     tls = settings.tls

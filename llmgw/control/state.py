@@ -15,7 +15,7 @@ from msgspec import Raw, Struct
 
 from llmgw.control.files import read, write
 from llmgw.errors import LlmgwError
-from llmgw.wire import Build, Register, Snapshot
+from llmgw.wire import UNDECODABLE, Build, Register, Snapshot
 
 Source = Literal["api", "file"]
 
@@ -206,17 +206,44 @@ class Files:
 
 
 def _load(directory: Path) -> dict[str, Desired]:
-    directory.mkdir(exist_ok=True, mode=0o700)
-    found: dict[str, Desired] = {}
-    for file in sorted(directory.glob("*.json")):
-        try:
-            desired = msgspec.json.decode(read(file) or b"", type=Desired)
-        except msgspec.DecodeError as error:
-            # To lead without it would be to stop, at the next change, what it wants.
-            raise LlmgwError(
-                f"is not a node's desired state: {error}",
-                where=str(file),
-                fix="restore the file, or remove it and write what is wanted anew",
-            ) from error
-        found[unquote(file.name.removesuffix(".json"))] = desired
-    return found
+    try:
+        directory.mkdir(exist_ok=True, mode=0o700)
+    except OSError as error:
+        what = f"cannot be made: {error.strerror}"
+        raise LlmgwError(what, where=str(directory)) from error
+    return {
+        unquote(file.name.removesuffix(".json")): recalled(read(file) or b"", str(file))
+        for file in sorted(directory.glob("*.json"))
+    }
+
+
+class _Place(Struct):
+    id: str
+    rank: int
+    size: int
+
+
+class _Written(Struct):
+    """What is relied on here of a replica; whatever else stands there is the node's."""
+
+    id: str
+    generation: int
+    engine: str
+    build: str | None = None
+    group: _Place | None = None
+
+
+def recalled(document: bytes, where: str) -> Desired:
+    """What was kept of a node; LlmgwError if it is not that."""
+    try:
+        desired = msgspec.json.decode(document, type=Desired)
+        for raw in desired.replicas:
+            msgspec.json.decode(raw, type=_Written)
+    except UNDECODABLE as error:
+        # To lead without it would be to stop, at the next change, what it wants.
+        raise LlmgwError(
+            f"is not a node's desired state: {error}",
+            where=where,
+            fix="restore it, or remove it and write what is wanted anew",
+        ) from error
+    return desired

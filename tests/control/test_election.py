@@ -20,6 +20,7 @@ from llmgw.config.keys import Tls
 from llmgw.control.election import Elected, clock
 from llmgw.control.etcd import Etcd as EtcdClient
 from llmgw.control.etcd_client import Client
+from llmgw.control.etcd_state import Opened
 from llmgw.control.settings import Etcd
 from tests.control.asking import Asking, refusal, register
 from tests.control.conftest import Serving
@@ -195,6 +196,40 @@ async def test_a_floor_holds_for_all_and_stays(serving: Serving, etcd: Etcd) -> 
         second = await plane.register()
 
     assert 10**9 < first.epoch < second.epoch
+
+
+async def test_what_is_damaged_in_etcd_is_told_and_mended_without_a_restart(
+    serving: Serving, etcd: Etcd, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Led without it, the next change would stop what the node has."""
+    session = Opened(epoch=1, register=register("n1"))
+    desired = f"{etcd.prefix}desired/n1"
+    async with Client(Tls()) as http, serving(role="etcd", etcd=etcd) as plane:
+        cluster = EtcdClient(http, etcd.endpoints, 1.0)
+        await until_one_leads(plane)
+        await plane.want("n1", {"id": "a", "engine": "command"})
+        kept = await cluster.get(desired)
+        assert kept
+        damaged = {
+            f"{etcd.prefix}epoch-floor": b"0",
+            desired: kept.value,
+            f"{etcd.prefix}sessions/n1": msgspec.json.encode(session),
+        }
+        for key in damaged:
+            await cluster.put(key, b"x")
+        async with serving(role="etcd", etcd=etcd) as other:
+            plane.leave()
+            for key, mended in damaged.items():
+                with anyio.fail_after(15):
+                    while f"etcd {key}" not in caplog.text:
+                        await anyio.sleep(0.02)
+                assert not await leads(other)
+                await cluster.put(key, mended)
+            await until_one_leads(other)
+            wanted = (await other.admin("GET", "nodes/n1/replicas")).json()
+
+    assert [one["id"] for one in wanted["replicas"]] == ["a"]
+    assert caplog.text.count(f"etcd {desired}") == 1
 
 
 async def test_who_is_overtaken_gives_the_lead_back(

@@ -158,6 +158,35 @@ async def wanted(plane: Asking, *names: str) -> None:
             await anyio.sleep(0.02)
 
 
+async def test_a_file_that_cannot_be_read_for_a_while_changes_nothing(
+    serving: Serving, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A folder in its place stands for a share that is away; root may read the rest."""
+    file = tmp_path / "desired.json"
+
+    def away() -> None:
+        file.unlink()
+        file.mkdir()
+
+    def back() -> None:
+        file.rmdir()
+        file.write_text(json.dumps({"n1": [A, {**A, "id": "b"}]}))
+
+    in_thread = anyio.to_thread.run_sync
+    await in_thread(file.write_text, json.dumps({"n1": [A]}))
+    async with serving(desired_file=file) as plane:
+        await wanted(plane, "a")
+        await in_thread(away)
+        with anyio.fail_after(10):
+            while "desired file unread" not in caplog.text:
+                await anyio.sleep(0.02)
+        await wanted(plane, "a")
+        await in_thread(back)
+        await wanted(plane, "a", "b")
+
+    assert caplog.text.count("desired file unread") == 1
+
+
 @pytest.mark.parametrize(
     "wrong", ["{", '{"n1": [{"id": "b"}]}', "[]", '{"n1": [{"id": "A!"}]}']
 )

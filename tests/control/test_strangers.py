@@ -223,6 +223,17 @@ async def test_a_name_that_no_node_can_have_is_refused_to_both_sides(
     assert (await plane.admin("GET", "nodes")).json() == {"nodes": []}
 
 
+@pytest.mark.parametrize("epoch", [-1, 2**63, 10**30])
+async def test_an_epoch_that_cannot_be_ends_no_lead(plane: Asking, epoch: int) -> None:
+    """To step down for it would be to be led by nobody ever again."""
+    session = (await plane.register()).session
+    registering = await plane.post("/v1/register", register("n2", epoch_seen=epoch))
+    beating = await plane.beat(session, epoch=epoch)
+
+    assert refusal(registering) == refusal(beating) == (400, "malformed")
+    assert (await plane.client.get("/v1/leader")).json()["leader"] is True
+
+
 # Bytes -------------------------------------------------------------------------------
 
 GARBAGE = {
