@@ -4,13 +4,17 @@ A port cannot be given another context while it is open. A handshake can: the fi
 has it replaced by that of the newest files, their CA with it.
 """
 
+import logging
 import ssl
 
 import anyio
 import anyio.to_thread
 
 from llmgw.config.keys import Tls
-from llmgw.tls import Certificates, read_server
+from llmgw.control.http_log import Seldom
+from llmgw.tls import Certificates, explain, read_server
+
+log = logging.getLogger(__name__)
 
 # A handshake must not wait for a disk, so the files are looked at beside them.
 LOOK = 1.0
@@ -20,6 +24,7 @@ class Served:
     """Mutual TLS with the files of *settings*, or none."""
 
     def __init__(self, settings: Tls) -> None:
+        self._seldom = Seldom()
         self._certificates: Certificates | None = None
         if settings.enabled:
             self._certificates = Certificates(settings, None, load=read_server)
@@ -30,6 +35,7 @@ class Served:
             return None
         context = self._certificates.context()
         context.sni_callback = self._replace
+        context.sslobject_class = _telling(self._seldom)
         return context
 
     def _replace(
@@ -43,3 +49,25 @@ class Served:
         while self._certificates is not None:
             await anyio.sleep(LOOK)
             await anyio.to_thread.run_sync(self._certificates.refresh)
+
+
+def _telling(seldom: Seldom) -> type[ssl.SSLObject]:
+    """One end of a connection, which tells why a handshake failed.
+
+    asyncio drops it without a word: an agent with the wrong certificate said "see its
+    log" of this one, and nothing was there.
+    """
+
+    class Telling(ssl.SSLObject):
+        def do_handshake(self) -> None:
+            try:
+                super().do_handshake()
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                raise  # the rest has yet to come
+            except ssl.SSLError as error:
+                if (unsaid := seldom.unsaid()) is not None:
+                    what, _ = explain(error)
+                    log.warning("handshake failed error=%r unsaid=%d", what, unsaid)
+                raise
+
+    return Telling

@@ -20,14 +20,31 @@ QUIET = 60.0
 LONGEST = 120
 
 
+class Seldom:
+    """Whether a line may be said now, and how many were not since the last."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._next = clock()
+        self._unsaid = 0
+
+    def unsaid(self) -> int | None:
+        """None: be silent; this one is counted."""
+        now = self._clock()
+        if now < self._next:
+            self._unsaid += 1
+            return None
+        self._next = now + QUIET
+        unsaid, self._unsaid = self._unsaid, 0
+        return unsaid
+
+
 class Requests(logging.LoggerAdapter[logging.Logger]):
     """The logger that the HTTP library is given."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(log)
-        self._clock = clock
-        self._next = clock()
-        self._unsaid = 0
+        self._seldom = Seldom(clock)
 
     def debug(self, msg: object, *args: Any, exc_info: Any = None, **more: Any) -> None:
         # TLS spoken to a port without it comes here, and is worth a line.
@@ -47,18 +64,13 @@ class Requests(logging.LoggerAdapter[logging.Logger]):
             return True
         if not isinstance(error, HttpProcessingError | web.RequestPayloadError):
             return False
-        now = self._clock()
-        if now < self._next:
-            self._unsaid += 1
-            return True
-        self._next = now + QUIET
-        log.warning(
-            "request not understood from=%s error=%r unsaid=%d",
-            args[0] if args and args[0] else "the socket",
-            _short(error),
-            self._unsaid,
-        )
-        self._unsaid = 0
+        if (unsaid := self._seldom.unsaid()) is not None:
+            log.warning(
+                "request not understood from=%s error=%r unsaid=%d",
+                args[0] if args and args[0] else "the socket",
+                _short(error),
+                unsaid,
+            )
         return True
 
 

@@ -72,7 +72,7 @@ async def can(url: str, context: ssl.SSLContext) -> bool:
     async with httpx.AsyncClient(verify=context, trust_env=False) as client:
         try:
             return (await client.get(f"{url}/v1/leader")).status_code == 200
-        except httpx.TransportError:
+        except (httpx.TransportError, ssl.SSLError):
             return False
 
 
@@ -134,6 +134,47 @@ def test_its_name_need_not_be_a_nodes(own: Tls) -> None:
     certificates.context()
 
     assert certificates.problems() == ()
+
+
+@pytest.mark.parametrize(
+    ("who", "says"),
+    [
+        ("another CA's", "its certificate is not signed by a CA"),
+        ("nobody", "PEER_DID_NOT_RETURN_A_CERTIFICATE"),
+        ("plain", "does not speak TLS"),
+    ],
+)
+async def test_a_handshake_that_fails_is_in_the_log_and_not_each_time(
+    serving: Serving,
+    own: Tls,
+    mine: ssl.SSLContext,
+    other: tuple[Tls, ssl.SSLContext],
+    who: str,
+    says: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """An agent that is refused points its reader here."""
+    trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    trusting.check_hostname = False
+    trusting.verify_mode = ssl.CERT_NONE
+    theirs = other[1]
+    if who == "another CA's":
+        theirs.check_hostname = False
+        theirs.verify_mode = ssl.CERT_NONE
+    async with serving(tls=own, verify=mine) as plane:
+        url = plane.url
+        if who == "plain":
+            url = url.replace("https", "http")
+        for _ in range(3):
+            assert not await can(url, trusting if who == "nobody" else theirs)
+        with anyio.fail_after(10):
+            while "handshake failed" not in caplog.text:
+                await anyio.sleep(0.01)
+        assert (await plane.client.get("/v1/leader")).status_code == 200
+
+    assert caplog.text.count("handshake failed") == 1
+    assert says in caplog.text
+    assert "Traceback" not in caplog.text
 
 
 def test_without_tls_there_is_no_context() -> None:
