@@ -14,7 +14,8 @@ import re
 import secrets
 import ssl
 import stat
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -75,7 +76,8 @@ async def download(url: str, to: Path, *, cap: Cap | None = None) -> None:
     """*url* into the file *to*; file:// too. httpx's own proxies, https after https."""
     limit = (cap or Cap()).size
     if url.startswith("file://"):
-        await _copy(Path(unquote(urlsplit(url).path)), to, limit)
+        async with aclosing(_read(Path(unquote(urlsplit(url).path)))) as chunks:
+            await _save(chunks, to, limit, url)
         return
     # The machine's own authorities, as for weights: httpx brings a list of its own.
     trust = await anyio.to_thread.run_sync(ssl.create_default_context)
@@ -85,20 +87,11 @@ async def download(url: str, to: Path, *, cap: Cap | None = None) -> None:
                 follow_redirects=True, timeout=30, verify=trust
             ) as client,
             client.stream("GET", url, headers=_AS_IT_IS) as response,
-            await anyio.open_file(to, "wb") as file,
         ):
             _accept(response, url)
-            async for chunk in response.aiter_raw(CHUNK):
-                limit -= len(chunk)
-                if limit < 0:
-                    raise EngineError("is larger than a build may be", where=url)
-                await file.write(chunk)
+            await _save(response.aiter_raw(CHUNK), to, limit, url)
     except httpx.HTTPError as error:
         raise Unreachable(str(error) or "no answer", where=url) from error
-    except OSError as error:
-        raise EngineError(
-            f"cannot be written: {error.strerror}", where=str(to)
-        ) from error
 
 
 def _accept(response: httpx.Response, url: str) -> None:
@@ -110,25 +103,31 @@ def _accept(response: httpx.Response, url: str) -> None:
         raise EngineError(f"answers {response.status_code}", where=url)
 
 
-async def _copy(source: Path, to: Path, limit: int) -> None:
+async def _read(source: Path) -> AsyncGenerator[bytes, None]:
     try:
         # A control plane may name it: of /dev/zero there is no end, of a pipe no begin.
         if not stat.S_ISREG((await anyio.Path(source).stat()).st_mode):
             raise EngineError("is no file", where=str(source))
-        async with (
-            await anyio.open_file(source, "rb") as there,
-            await anyio.open_file(to, "wb") as here,
-        ):
-            while chunk := await there.read(CHUNK):
-                limit -= len(chunk)
-                if limit < 0:
-                    raise EngineError(
-                        "is larger than a build may be", where=str(source)
-                    )
-                await here.write(chunk)
+        async with await anyio.open_file(source, "rb") as file:
+            while chunk := await file.read(CHUNK):
+                yield chunk
     except OSError as error:
         raise EngineError(
             f"cannot be read: {error.strerror}", where=str(source)
+        ) from error
+
+
+async def _save(chunks: AsyncIterator[bytes], to: Path, limit: int, where: str) -> None:
+    try:
+        async with await anyio.open_file(to, "wb") as file:
+            async for chunk in chunks:
+                limit -= len(chunk)
+                if limit < 0:
+                    raise EngineError("is larger than a build may be", where=where)
+                await file.write(chunk)
+    except OSError as error:
+        raise EngineError(
+            f"cannot be written: {error.strerror}", where=str(to)
         ) from error
 
 
@@ -219,7 +218,7 @@ def _publish(wish: Wish, archive: Path, engines_dir: Path, cap: Cap) -> Build:
 def _home(fresh: Path) -> Path:
     """Where the build begins: archives often have one folder around everything."""
     entries = list(fresh.iterdir())
-    if len(entries) == 1 and entries[0].is_dir() and not entries[0].is_symlink():
+    if len(entries) == 1 and entries[0].is_dir():
         return entries[0]
     return fresh
 

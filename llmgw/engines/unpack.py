@@ -228,7 +228,7 @@ def _copy(entry: _Entry, path: Path, left: int) -> int:
 def _inside(name: str) -> PurePosixPath | None:
     """*name* as a path below the folder; None if it leads out of it."""
     path = PurePosixPath(name)
-    if path.is_absolute() or "\\" in name or "\0" in name or not name:
+    if path.is_absolute() or "\\" in name or "\0" in name:
         return None
     parts: list[str] = []
     for part in path.parts:

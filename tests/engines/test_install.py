@@ -1,5 +1,6 @@
 """A name means a whole build or none; builds stand side by side and roll back."""
 
+import gzip
 import hashlib
 import json
 import os
@@ -278,6 +279,8 @@ def served(
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             status, body, headers = left.pop(0) if len(left) > 1 else left[0]
+            if "gzip" in self.headers.get("Accept-Encoding", ""):  # as many would
+                body, headers = gzip.compress(body), {"Content-Encoding": "gzip"}
             self.send_response(status)
             for name, value in headers.items():
                 self.send_header(name, value)
@@ -310,6 +313,16 @@ async def test_it_is_fetched_from_a_server(tmp_path: Path) -> None:
     assert await names(tmp_path / "engines") == ["b1"]
 
 
+async def test_the_file_is_taken_and_not_what_is_in_it(tmp_path: Path) -> None:
+    """Servers call a .tgz a tar that they have packed on the way; its digest is of the
+    file."""
+    archive = tar(tmp_path / "a", SERVER, manifest())
+    with served((200, archive.read_bytes(), {"Content-Encoding": "gzip"})) as url:
+        await install(wish(archive, url=url), tmp_path / "engines")
+
+    assert await names(tmp_path / "engines") == ["b1"]
+
+
 @pytest.fixture
 def pair(tmp_path: Path) -> pki.Issued:
     pki.init(tmp_path / "ca")
@@ -336,6 +349,24 @@ async def test_a_server_of_an_authority_of_the_machine_is_trusted(
         await install(wish(archive, url=url), tmp_path / "engines")
 
     assert await names(tmp_path / "engines") == ["b1"]
+
+
+async def test_from_https_nobody_is_led_to_http(
+    pair: pki.Issued, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever is on the way reads along, and learns which build is to be broken."""
+    archive = tar(tmp_path / "a", SERVER, manifest())
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(pair.cert_file, pair.key_file)
+    monkeypatch.setenv("SSL_CERT_FILE", str(pair.ca_file))
+    with (
+        served((200, archive.read_bytes(), {})) as plain,
+        served((302, b"", {"Location": plain}), tls=tls) as url,
+        pytest.raises(EngineError, match=r"is redirected to http://.*, not https"),
+    ):
+        await install(wish(archive, url=url), tmp_path / "engines")
+
+    assert await names(tmp_path / "engines") == []
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import psutil
 import pytest
 
 from llmgw.config import keys
+from llmgw.engines import installed
 from llmgw.engines.installed import choose, survey
 from llmgw.engines.place import Build
 from llmgw.errors import EngineError
@@ -143,6 +144,36 @@ def test_where_the_file_names_a_program_there_is_no_other() -> None:
     assert choose(everything, replica()).name == "(path)"
     with pytest.raises(EngineError, match="no build x of llamacpp"):
         choose(everything, replica(build="x"))
+
+
+def test_a_program_of_any_kind_is_only_what_the_file_names() -> None:
+    """A build of engines_dir may be one that a control plane had installed."""
+    fetched = Build(name="x", engine="command", binary="/x")
+    own = Build(name="(path)", engine="command", binary="/own")
+
+    assert choose((fetched, own), replica(engine="command")) == own
+    for name in (None, "x"):
+        with pytest.raises(EngineError, match="no build"):
+            choose((fetched,), replica(engine="command", build=name))
+
+
+def test_a_farm_of_links_into_the_store_is_a_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the store, and of nothing else outside of the build."""
+    monkeypatch.setattr(installed, "NIX_STORE", f"{tmp_path}/nix/store/")
+    for home, name in ((tmp_path / "nix/store/abc", "in"), (tmp_path / "usr", "out")):
+        program = build(home) / "bin/llama-server"
+        farm = build(tmp_path / "engines" / name) / "bin/llama-server"
+        farm.unlink()
+        farm.symlink_to(program)
+
+    seen = survey(tmp_path / "engines", keys.Engines(), search_path="")
+
+    assert [one.name for one in seen.builds] == ["in"]
+    assert [one.where for one in seen.problems] == [
+        str(tmp_path / "engines/out/manifest.json")
+    ]
 
 
 def test_a_build_that_is_not_here_is_refused_with_those_that_are() -> None:

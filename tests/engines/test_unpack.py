@@ -119,6 +119,7 @@ def test_files_links_and_the_right_to_run(
         ([Item("a", target="b"), Item("b", target="a")], "link that leads out"),
         ([Item("run", mode=0o4755)], "setuid"),
         ([Item("run", mode=0o2755)], "setuid"),
+        ([Item("")], "write through a link"),
         ([Item("a"), Item("a")], "has a twice"),
         ([Item("l", target="nowhere"), Item("l")], "has l twice"),
         ([Item("a\\b")], "outside of its folder"),
