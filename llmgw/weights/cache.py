@@ -6,7 +6,6 @@ outside the cache is ever touched; and nothing goes at all unless it is allowed
 """
 
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -102,11 +101,11 @@ class Cache:
         # The marker goes first: a folder half removed is not taken for whole.
         (folder / marker.NAME).unlink(missing_ok=True)
         files.sync_folder(folder)
-        shutil.rmtree(folder)
-        for parent in folder.parents:
-            if parent == self.root or any(parent.iterdir()):
+        _clear(folder)
+        for empty in (folder, *folder.parents):
+            if empty == self.root or any(empty.iterdir()):
                 break
-            parent.rmdir()
+            empty.rmdir()
 
     def make_room(self, needed: int) -> int:
         """Evict what was not used for longest until *needed* bytes are freed."""
@@ -159,6 +158,19 @@ class Cache:
             return clock.stat().st_mtime
         except OSError:
             return time.time()
+
+
+def _clear(folder: Path) -> None:
+    """Remove what is in *folder*, but for weights of their own: the same address with a
+    digest, or with a query, lies below the one without.
+    """
+    for path in folder.iterdir():
+        if path.is_symlink() or not path.is_dir():
+            path.unlink()
+        elif not (path / marker.NAME).exists():
+            _clear(path)
+            if not any(path.iterdir()):
+                path.rmdir()
 
 
 def _mtime(path: Path) -> float | None:

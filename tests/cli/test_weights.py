@@ -79,6 +79,47 @@ async def test_what_a_process_has_open_stays(cache: Path) -> None:
     assert (cache / old / "old.gguf").exists()
 
 
+async def test_what_cannot_be_changed_is_said_and_no_bug(cache: Path) -> None:
+    old = folders(cache)[0]
+    (cache / old / ".llmgw-pinned").mkdir()
+
+    refused = llmgw(cache, "unpin", old)
+
+    assert refused.returncode == 1
+    assert refused.stderr.startswith(f"{cache / old}/.llmgw-pinned: cannot be changed")
+
+
+async def test_a_file_that_is_shorter_or_gone_is_found(cache: Path) -> None:
+    old, new = folders(cache)
+    (cache / old / "old.gguf").write_bytes(b"old")
+    (cache / new / "new.gguf").unlink()
+
+    ended = llmgw(cache, "--json", "verify")
+
+    said = json.loads(ended.stdout)
+    assert ended.returncode == 1
+    assert said["verified"] == 2
+    assert [one["what"] for one in said["wrong"]] == [
+        "is 3 bytes long, 3000 were published",
+        "cannot be read: No such file or directory",
+    ]
+
+
+async def test_one_that_is_named_is_verified_and_no_other(cache: Path) -> None:
+    old, new = folders(cache)
+    (cache / old / "old.gguf").unlink()
+
+    assert llmgw(cache, "verify", new).returncode == 0
+    assert llmgw(cache, "verify", new, old).returncode == 1
+
+
+async def test_of_several_names_one_that_means_nothing_stops_all(cache: Path) -> None:
+    old, _ = folders(cache)
+
+    assert llmgw(cache, "evict", old, "none").returncode == 1
+    assert old in folders(cache)
+
+
 async def test_a_name_that_means_nothing_is_said_to(cache: Path) -> None:
     ended = llmgw(cache, "evict", "../../etc")
 
