@@ -15,6 +15,7 @@ import pytest
 from llmgw.cli.pull import paced
 from llmgw.wire import Progress
 from tests.fakes.ports import free_port
+from tests.fakes.typed import LLMGW
 from tests.fakes.weights_server import Cut, Raw, Status, WeightsServer
 
 
@@ -193,7 +194,7 @@ def test_a_refused_connection_is_told_as_that(tmp_path: Path) -> None:
 def first_said(*arguments: str) -> str:
     """The first line of progress of a pull, which is then interrupted."""
     child = subprocess.Popen(
-        [sys.executable, "-m", "llmgw", "pull", *arguments],
+        [*LLMGW, "pull", *arguments],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

@@ -13,6 +13,7 @@ import anyio
 import anyio.to_thread
 
 from tests.fakes.control_plane import ControlPlane
+from tests.fakes.typed import LLMGW
 
 ROOT = Path(__file__).parents[2]
 
@@ -65,7 +66,7 @@ def test_the_management_address_is_told_with_its_reason(tmp_path: Path) -> None:
 
 
 def test_watching_goes_on_until_it_is_interrupted(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "llmgw", "survey", config(tmp_path), "--watch"]
+    command = [*LLMGW, "survey", config(tmp_path), "--watch"]
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, text=True
     ) as process:

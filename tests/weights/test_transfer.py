@@ -3,6 +3,7 @@
 import hashlib
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,21 @@ class Told(Part):
         return super().read(at, view)
 
 
-def begun(server: WeightsServer, tmp_path: Path, size: int) -> tuple[Transfer, Told]:
+def nothing(_what: object, _seconds: float) -> None:
+    pass
+
+
+def begun(
+    server: WeightsServer,
+    tmp_path: Path,
+    size: int,
+    *,
+    blocks: Blocks | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    again: Callable[[str, float], None] = nothing,
+    cancelled: Callable[[], bool] = lambda: False,
+    kind: type[Told] = Told,
+) -> tuple[Transfer, Told]:
     content = noise(size)
     server.put("/model", content)
     origin = Server(server.url("/model"), PUBLIC)
@@ -39,14 +54,15 @@ def begun(server: WeightsServer, tmp_path: Path, size: int) -> tuple[Transfer, T
     validator = origin.probe(client).validator
     client.close()
     what = Begun(size=size, piece=PIECE, validator=validator, sha256=None, boot="b")
-    part = Told(tmp_path / "part", what)
+    part = kind(tmp_path / "part", what)
     transfer = Transfer(
         origin,
         part,
-        blocks=Blocks(8),
-        hashing=lambda _count, _seconds: None,
-        again=lambda _why, _seconds: None,
-        cancelled=lambda: False,
+        blocks=blocks or Blocks(8),
+        hashing=nothing,
+        again=again,
+        cancelled=cancelled,
+        clock=clock,
     )
     return transfer, part
 
@@ -82,27 +98,18 @@ def test_a_fast_link_is_asked_for_more_at_once(
 def test_a_slow_link_is_asked_piece_by_piece(
     tmp_path: Path, server: WeightsServer
 ) -> None:
-    transfer, part = begun(server, tmp_path, 40 * PIECE)
     now = iter(range(0, 10**6, 20))
-    slow = Transfer(
-        transfer.origin,
-        part,
-        blocks=Blocks(8),
-        hashing=lambda _count, _seconds: None,
-        again=lambda _why, _seconds: None,
-        cancelled=lambda: False,
-        clock=lambda: float(next(now)),
-    )
-    slow.drag_after = 1e9
+    transfer, part = begun(server, tmp_path, 40 * PIECE, clock=lambda: float(next(now)))
+    transfer.drag_after = 1e9
     reader = Reader()
-    first = slow.take()
+    first = transfer.take()
     assert first is not None
 
-    slow.fetch(first, reader, free)
+    transfer.fetch(first, reader, free)
     reader.client.close()
     part.close()
 
-    assert slow.take() == range(1, 2)
+    assert transfer.take() == range(1, 2)
 
 
 def test_what_comes_in_its_turn_is_not_read_back(
@@ -182,17 +189,8 @@ def test_a_server_that_sends_no_byte_is_given_up(
 ) -> None:
     """Headers are no progress: it would be asked for ever, thousands of times in a
     second, and no mirror after it."""
-    transfer, part = begun(server, tmp_path, PIECE)
     now = iter(range(0, 10**9, 1000))
-    transfer = Transfer(
-        transfer.origin,
-        part,
-        blocks=Blocks(8),
-        hashing=lambda _count, _seconds: None,
-        again=lambda _why, _seconds: None,
-        cancelled=lambda: False,
-        clock=lambda: float(next(now)),
-    )
+    transfer, part = begun(server, tmp_path, PIECE, clock=lambda: float(next(now)))
     server.spoil("/model", Cut(at=0), times=2 * PATIENCE)
     reader = Reader()
 
@@ -210,14 +208,12 @@ def test_a_server_that_sends_no_byte_is_given_up(
 def test_what_broke_is_told_for_as_long_as_it_is_waited_for(
     tmp_path: Path, server: WeightsServer
 ) -> None:
-    transfer, part = begun(server, tmp_path, PIECE)
     told: list[tuple[str, float]] = []
     until = time.monotonic() + 10
-    waiting = Transfer(
-        transfer.origin,
-        part,
-        blocks=Blocks(8),
-        hashing=lambda _count, _seconds: None,
+    waiting, part = begun(
+        server,
+        tmp_path,
+        PIECE,
         again=lambda why, seconds: told.append((why, seconds)),
         cancelled=lambda: len(told) == 3 or time.monotonic() > until,
     )
@@ -241,31 +237,18 @@ def test_no_block_is_lost_where_a_transfer_fails(
     tmp_path: Path, server: WeightsServer
 ) -> None:
     """Each would be one less for all who come after, until none is left."""
-    transfer, part = begun(server, tmp_path, PIECE)
     blocks = Blocks(4)
-    failing: list[Transfer] = []
 
     class Failing(Told):
         def put(self, at: int, view: memoryview) -> None:
             super().put(at, view)
-            failing[0].fail(OSError(5, "elsewhere"))
+            transfer.fail(OSError(5, "elsewhere"))
 
-    part.close()
-    part = Failing(tmp_path / "part", part.begun)
-    failing.append(
-        Transfer(
-            transfer.origin,
-            part,
-            blocks=blocks,
-            hashing=lambda _count, _seconds: None,
-            again=lambda _why, _seconds: None,
-            cancelled=lambda: False,
-        )
-    )
+    transfer, part = begun(server, tmp_path, PIECE, blocks=blocks, kind=Failing)
     reader = Reader()
-    pieces = failing[0].take()
+    pieces = transfer.take()
     assert pieces is not None
-    failing[0].fetch(pieces, reader, free)
+    transfer.fetch(pieces, reader, free)
     reader.client.close()
     part.close()
 
