@@ -38,8 +38,9 @@ async def survey(ledger: Ledger, backends: dict[str, Backend]) -> Survey:
     found = Survey()
     entries, found.unreadable = await run_sync(ledger.read)
     for entry in entries:
-        backend = backends.get(entry.backend)
-        engine = await backend.adopt(entry) if backend else None
+        # What started it may be gone, or no longer be wanted: its process is the same.
+        backend = backends.get(entry.backend, backends["process"])
+        engine = await backend.adopt(entry)
         if engine:
             found.alive.append((entry, engine))
         else:

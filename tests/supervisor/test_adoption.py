@@ -132,6 +132,24 @@ async def test_an_engine_whose_line_is_lost_is_found_by_its_tag(
         assert not await living(state_dir)
 
 
+async def test_an_engine_whose_backend_is_no_longer_there_is_adopted_as_it_runs(
+    state_dir: Path,
+) -> None:
+    """It was ended as a leftover once supervisor.backend was no longer systemd."""
+    async with node(state_dir) as here:
+        here.supervisor.want(order())
+        before = await here.state("ready")
+    line = state_dir / "ledger" / "fake-0.json"
+    line.write_bytes(line.read_bytes().replace(b'"process"', b'"systemd"'))
+    async with node(state_dir) as here:
+        here.supervisor.want(order())
+        after = await here.until(lambda s: s.state == "ready" and s.adopted)
+        await here.supervisor.stop_all()
+
+        assert after.pid == before.pid
+        assert not await living(state_dir)
+
+
 async def test_what_a_dead_engine_left_is_ended_by_the_next_agent(
     state_dir: Path,
 ) -> None:
