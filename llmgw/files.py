@@ -27,10 +27,11 @@ def read(path: Path, limit: int) -> bytes:
     """
     # The file is to own its descriptor: it gives back that of a folder, too.
     with open(path, "rb", opener=_without_waiting) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        known = os.fstat(file.fileno())
+        if not stat.S_ISREG(known.st_mode):
             raise OSError(errno.EINVAL, "is not a regular file", str(path))
-        content = file.read(limit + 1)
-    if len(content) > limit:
+        content = b"" if known.st_size > limit else file.read(limit + 1)
+    if max(len(content), known.st_size) > limit:
         raise OSError(errno.EFBIG, f"is larger than {limit} bytes", str(path))
     return content
 

@@ -23,6 +23,7 @@ from llmgw.errors import TlsError
 CA = "ca"
 CA_DAYS = 3650.0
 DAYS = 90.0
+LARGEST = 1024 * 1024
 # A clock that is a little behind must not call a fresh certificate "not yet valid".
 BACKDATED = timedelta(minutes=5)
 
@@ -256,7 +257,7 @@ def _load_key(path: Path) -> ec.EllipticCurvePrivateKey:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return whole.read(path, LARGEST)
     except FileNotFoundError as error:
         raise TlsError(
             "is not there",

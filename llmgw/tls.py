@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import anyio.to_thread
 from msgspec import Struct
 
+from llmgw import files
 from llmgw.config.keys import Tls
 from llmgw.errors import TlsError
 from llmgw.wire import Problem
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DAY = 86400.0
+LARGEST = 1024 * 1024  # four times a distribution's whole bundle
 # Days before the end: told in the log as each is passed; from the first on a problem.
 WARN_DAYS = (30, 7, 1)
 
@@ -246,6 +248,8 @@ def _filled(
             f"cannot be read: {_words(error)}", where=str(ca_file)
         ) from error
     try:
+        # OpenSSL opens what it is told to, and of a FIFO waits for a writer.
+        files.read(key_file, LARGEST)
         context.load_cert_chain(cert_file, key_file, password=_no_password)
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
@@ -362,7 +366,7 @@ def _certificates(path: Path) -> list["x509.Certificate"]:
     from cryptography import x509  # as in inspect()
 
     try:
-        return x509.load_pem_x509_certificates(path.read_bytes())
+        return x509.load_pem_x509_certificates(files.read(path, LARGEST))
     except OSError as error:
         raise TlsError(f"cannot be read: {_words(error)}", where=str(path)) from error
     except ValueError as error:

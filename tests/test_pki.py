@@ -1,6 +1,7 @@
 """The small authority: what it makes, what it refuses, and that it works in OpenSSL."""
 
 import io
+import os
 import ssl
 import stat
 import tarfile
@@ -98,6 +99,15 @@ def test_without_an_authority_it_says_how_to_make_one(tmp_path: Path) -> None:
         pki.issue(tmp_path, "n1")
 
     assert "pki init" in caught.value.fix
+
+
+def test_an_authority_that_is_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
+    made = pki.init(tmp_path)
+    made.key_file.unlink()
+    os.mkfifo(made.key_file)
+
+    with pytest.raises(TlsError, match="is not a regular file"):
+        pki.issue(tmp_path, "n1")
 
 
 def test_a_bundle_is_all_that_a_node_needs(tmp_path: Path) -> None:

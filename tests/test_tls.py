@@ -68,6 +68,18 @@ def test_a_file_that_is_none_is_named(
     assert caught.value.where == str(files[number])
 
 
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_fifo_is_named_and_not_waited_for(tmp_path: Path, number: int) -> None:
+    """OpenSSL would wait for a writer, and with it whoever asked."""
+    files = paths(settings(authority(tmp_path)))
+    files[number].unlink()
+    os.mkfifo(files[number])
+
+    with pytest.raises(TlsError, match="is not a regular file") as caught:
+        read(*files)
+    assert caught.value.where == str(files[number])
+
+
 def test_a_key_of_another_and_a_foreign_authority_are_told_apart(
     tmp_path: Path,
 ) -> None:

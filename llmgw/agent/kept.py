@@ -20,6 +20,7 @@ T = TypeVar("T")
 
 DRAIN = "drain.json"
 STOPPED = "stopped.json"
+LARGEST = 1024 * 1024
 
 
 # Thirty years: what is to last longer has no end.
@@ -72,7 +73,7 @@ def read(path: Path, shape: type[T]) -> T | None:
     What cannot be understood is put aside under its name with `.unreadable`, and said.
     """
     try:
-        return msgspec.json.decode(path.read_bytes(), type=shape)
+        return msgspec.json.decode(files.read(path, LARGEST), type=shape)
     except FileNotFoundError:
         return None
     except (OSError, *UNDECODABLE) as error:

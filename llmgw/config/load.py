@@ -4,6 +4,7 @@ Looks at the file and at nothing else: no name is resolved, no path opened, no h
 name read. What the machine says is filled in by agent/resolve.py.
 """
 
+import errno
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from llmgw import files
 from llmgw.config.convert import ROOT, Converter
 from llmgw.config.keys import Config
 from llmgw.config.normalise import normalise
@@ -98,14 +100,14 @@ def _read(path: Path) -> Document:
             fix="name it .toml, .yaml or .json",
         )
     try:
-        with path.open("rb") as file:
-            data = file.read(LARGEST + 1)
+        data = files.read(path, LARGEST)
     except OSError as error:
+        if error.errno == errno.EFBIG:
+            what = "is larger than 1 MiB, which no configuration is"
+            raise Malformed(what) from error
         raise Malformed(f"cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise Malformed("is no path: it has a NUL character in it") from error
-    if len(data) > LARGEST:
-        raise Malformed("is larger than 1 MiB, which no configuration is")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

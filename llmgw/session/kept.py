@@ -12,6 +12,7 @@ from llmgw.wire import UNDECODABLE
 
 NAME = "link.json"
 WANTED = "desired.json"
+LARGEST = 64 * 1024 * 1024
 
 
 class Kept(Struct, frozen=True, kw_only=True):
@@ -57,7 +58,7 @@ def load(state_dir: Path, id_hash: str) -> tuple[Kept, str | None]:
     anew = Kept(machine=id_hash, instance=uuid.uuid4().hex)
     path = state_dir / NAME
     try:
-        kept = msgspec.json.decode(path.read_bytes(), type=Kept)
+        kept = msgspec.json.decode(files.read(path, LARGEST), type=Kept)
     except FileNotFoundError:
         return anew, None
     except (OSError, *UNDECODABLE) as error:
@@ -76,7 +77,7 @@ def save(state_dir: Path, kept: Kept) -> None:
 def load_wanted(state_dir: Path) -> bytes | None:
     """The line of the last complete snapshot, if there is one."""
     try:
-        return (state_dir / WANTED).read_bytes()
+        return files.read(state_dir / WANTED, LARGEST)
     except OSError:
         return None
 

@@ -1,14 +1,18 @@
 """Exactly what to execute. Engines write one, the supervisor runs it."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
+
+# Checked where one is read from the ledger, which a bad disk may have written.
+PortNumber = Annotated[int, Meta(gt=0, lt=65536)]
+UrlPath = Annotated[str, Meta(pattern=r"^/[!-~]*$")]
 
 
 class Probe(Struct, frozen=True, kw_only=True):
     """A request that costs one token: *body*, JSON, posted to *path*."""
 
-    path: str
+    path: UrlPath
     body: str
 
 
@@ -22,9 +26,9 @@ class Health(Struct, frozen=True, kw_only=True):
     asked where the node's file wants that.
     """
 
-    path: str = "/health"
+    path: UrlPath = "/health"
     port: str = "api"
-    metrics_path: str | None = None
+    metrics_path: UrlPath | None = None
     progress_metrics: tuple[str, ...] = ()
     requests_metric: str | None = None
     probe: Probe | None = None
@@ -48,7 +52,7 @@ class File(Struct, frozen=True, kw_only=True):
 
     path: str
     content: str
-    mode: int = 0o600
+    mode: Annotated[int, Meta(ge=0, le=0o7777)] = 0o600
 
 
 class Launch(Struct, frozen=True, kw_only=True):
@@ -59,12 +63,12 @@ class Launch(Struct, frozen=True, kw_only=True):
     address the engine binds and is asked on. *health* None: running is ready.
     """
 
-    argv: tuple[str, ...]
+    argv: Annotated[tuple[str, ...], Meta(min_length=1)]
     env: dict[str, str] = {}
     cwd: str | None = None
     files: tuple[File, ...] = ()
     host: str = "127.0.0.1"
-    ports: dict[str, int] = {}
+    ports: dict[str, PortNumber] = {}
     health: Health | None = None
     limits: Limits = Limits()
     stop_signal: Literal["TERM", "INT"] = "TERM"

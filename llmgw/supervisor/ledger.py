@@ -12,21 +12,25 @@ and its replica's id in its environment, and is found by them.
 import contextlib
 import errno
 import hashlib
+import ipaddress
 import os
 import re
 import secrets
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
+from llmgw import files
 from llmgw.errors import EngineError
 from llmgw.supervisor import procfs
 from llmgw.supervisor.launch import Launch
 from llmgw.wire import UNDECODABLE
 
 VERSION = 1
+LARGEST_PID = 1 << 22  # proc_sys_kernel(5), pid_max
+LARGEST = 64 * 1024 * 1024
 TAG = "LLMGW_LEDGER"
 REPLICA = "LLMGW_REPLICA"
 
@@ -34,8 +38,8 @@ REPLICA = "LLMGW_REPLICA"
 class Identity(Struct, frozen=True, kw_only=True):
     """Which process. *invocation*: systemd's name for one start of a unit."""
 
-    pid: int
-    started: int
+    pid: Annotated[int, Meta(ge=0, le=LARGEST_PID)]
+    started: Annotated[int, Meta(ge=0)]
     boot: str
     invocation: str | None = None
 
@@ -65,7 +69,7 @@ class Entry(Struct, frozen=True, kw_only=True):
     was_ready: bool = False
     stopping: bool = False
     restarts: int = 0
-    stop_after: float | None = None
+    stop_after: Annotated[float, Meta(ge=0)] | None = None
 
 
 class Unreadable(NamedTuple):
@@ -171,7 +175,7 @@ class Ledger:
             self.folder.mkdir(parents=True, exist_ok=True)
             tag = ""
             with contextlib.suppress(FileNotFoundError):
-                tag = self._tag_file.read_text(errors="replace").strip()
+                tag = files.read(self._tag_file, 4096).decode(errors="replace").strip()
             if not re.fullmatch("[0-9a-f]+", tag):
                 # None yet, or damaged: engines that have a line are ours without it.
                 tag = secrets.token_hex(16)
@@ -179,7 +183,8 @@ class Ledger:
             # Only what is on the disk: by a tag that was lost no engine is found again.
             self.tag = tag
         except OSError as error:
-            raise unwritable(error, self.folder.parent) from error
+            path = Path(str(error.filename or self.folder.parent))
+            raise unwritable(error, path) from error
 
     def read(self) -> tuple[list[Entry], list[Unreadable]]:
         """What it says, and what of it could not be used."""
@@ -189,11 +194,12 @@ class Ledger:
             try:
                 entries.append(self._read(path))
             except (OSError, ValueError, *UNDECODABLE) as error:
-                unreadable.append(Unreadable(path, path.stem, str(error)))
+                why = getattr(error, "strerror", None) or str(error)
+                unreadable.append(Unreadable(path, path.stem, why))
         return entries, unreadable
 
     def _read(self, path: Path) -> Entry:
-        raw = path.read_bytes()
+        raw = files.read(path, LARGEST)
         head = msgspec.json.decode(raw, type=_Version)
         if head.version != VERSION:
             raise ValueError(f"is of version {head.version}, not {VERSION}")
@@ -202,6 +208,7 @@ class Ledger:
         entry = msgspec.json.decode(raw, type=Entry)
         if entry.id != path.stem:
             raise ValueError(f"speaks of {entry.id}")
+        _check(entry)
         return entry
 
     def write(self, entry: Entry) -> None:
@@ -229,6 +236,20 @@ class Ledger:
         if not self.tag:  # the disk was full or read-only when we started
             self.open()
         return {TAG: self.tag, REPLICA: id}
+
+
+def _check(entry: Entry) -> None:
+    """ValueError if it can't be asked or ended by this, whatever each value is alone.
+
+    A folder is only swept if it was an engine's: that of another name holds others.
+    """
+    launch = entry.launch
+    if launch.health and launch.health.port not in launch.ports:
+        raise ValueError(f"has no port {launch.health.port} to be asked at")
+    ipaddress.ip_address(launch.host)
+    name = Path(entry.cgroup).name if entry.cgroup else None
+    if name not in (None, f"engine-{entry.id}", f"llmgw-engine@{entry.id}.service"):
+        raise ValueError(f"names a cgroup that is no engine's: {entry.cgroup}")
 
 
 def is_proved(entry: Entry) -> bool:

@@ -68,3 +68,11 @@ def test_a_state_directory_that_cannot_be_made_is_said(tmp_path: Path) -> None:
 
     assert "state_dir" in caught.value.fix
     assert os.path.isfile(tmp_path / "file")  # noqa: PTH113 -- nothing was lost
+
+
+def test_a_fifo_in_its_place_holds_nobody_up(tmp_path: Path) -> None:
+    """An agent waited for a writer before its first engine was adopted."""
+    os.mkfifo(tmp_path / "drain.json")
+
+    assert read(tmp_path / "drain.json", Drain) is None
+    assert (tmp_path / "drain.json.unreadable").is_fifo()

@@ -1,6 +1,7 @@
 """A file is right, or everything that is wrong with it is said at once."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -306,6 +307,14 @@ def test_a_file_that_is_not_there_or_a_folder_says_so(tmp_path: Path) -> None:
     (tmp_path / "dir.toml").mkdir()
     with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
         load(tmp_path / "dir.toml")
+
+
+def test_a_fifo_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    """Nor does a reload wait: an agent that did heard no signal any more."""
+    os.mkfifo(tmp_path / "a.toml")
+
+    with pytest.raises(ConfigError, match="cannot be read: is not a regular file"):
+        load(tmp_path / "a.toml")
 
 
 def test_a_secret_is_not_shown_in_what_is_refused(tmp_path: Path) -> None:

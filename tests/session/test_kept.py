@@ -1,0 +1,29 @@
+"""What the link remembers may be damaged; it begins anew and says why."""
+
+import os
+from pathlib import Path
+
+from llmgw.session.kept import NAME, WANTED, load, load_wanted
+
+
+def test_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
+    """A link that waited for its memory dialled nobody, and nobody was told."""
+    os.mkfifo(tmp_path / NAME)
+    os.mkfifo(tmp_path / WANTED)
+
+    kept, why = load(tmp_path, "here")
+
+    assert kept.epoch == 0
+    assert "is not a regular file" in (why or "")
+    assert load_wanted(tmp_path) is None
+
+
+def test_one_without_end_is_not_read(tmp_path: Path) -> None:
+    for name in (NAME, WANTED):
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(1 << 40)
+
+    _, why = load(tmp_path, "here")
+
+    assert "is larger than" in (why or "")
+    assert load_wanted(tmp_path) is None
