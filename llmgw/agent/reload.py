@@ -25,7 +25,7 @@ class SayProblem(Protocol):
 async def reread(read: Reader, say_problem: SayProblem) -> Resolved | None:
     """What the file says now. None: it is wrong, and the old one stays in force."""
     try:
-        resolved = await anyio.to_thread.run_sync(read)
+        resolved = await anyio.to_thread.run_sync(read, abandon_on_cancel=True)
     except LlmgwError as error:
         log.error("file not taken over, the old one stays in force: %s", error)  # noqa: TRY400 -- the operator's fault, not ours
         what = f"the file was not taken over: {error.what}"

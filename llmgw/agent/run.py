@@ -76,6 +76,7 @@ class Agent:
         self._said = Latest[Desired | None](None)
         self._relink = anyio.Event()
         self._leaving = anyio.Event()
+        self._reloading = anyio.Lock()
 
     # The life of it --------------------------------------------------------------
 
@@ -111,17 +112,21 @@ class Agent:
         *,
         task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Obey signals, for a program that has nothing else to do."""
+        """Obey signals until cancelled, for a program that has nothing else to do.
+
+        Also while it leaves, and while a file is read again: to end at once would leave
+        an engine half stopped, and the file may lie on a mount that is dead.
+        """
         with anyio.open_signal_receiver(
             signal.SIGTERM, signal.SIGINT, signal.SIGHUP
         ) as signals:
-            task_status.started()
-            async for number in signals:
-                if number == signal.SIGHUP:
-                    await self.reload()
-                else:
-                    self._leaving.set()
-                    return
+            async with anyio.create_task_group() as group:
+                task_status.started()
+                async for number in signals:
+                    if number != signal.SIGHUP:
+                        self._leaving.set()
+                    elif not self._leaving.is_set():
+                        group.start_soon(self.reload)
 
     def leave(self) -> None:
         """As SIGTERM does."""
@@ -307,12 +312,13 @@ class Agent:
 
     async def reload(self) -> None:
         """Read the file again: what can change does, the rest is named."""
-        self._systemd.reloading()
-        resolved = await reread(self._read, self.say_problem)
-        if resolved is not None:
-            self._apply(resolved)
-        self._systemd.ready()
-        self.touch()
+        async with self._reloading:
+            self._systemd.reloading()
+            resolved = await reread(self._read, self.say_problem)
+            if resolved is not None:
+                self._apply(resolved)
+            self._systemd.ready()
+            self.touch()
 
     def _apply(self, resolved: Resolved) -> None:
         config = resolved.config

@@ -123,6 +123,24 @@ def test_sigterm_leaves_engines_and_on_stop_stops_them(fleet: Fleet, port: int) 
     assert not alive(pid)
 
 
+def test_told_twice_to_stop_it_still_stops_its_engines(fleet: Fleet, port: int) -> None:
+    """The second signal ended the agent at once, and left the engine half stopped."""
+    supervisor = 'on_stop = "stop"\nstop_grace = "2s"\n'
+    engine = fleet.engine_file().replace('"{port}"]', '"{port}", "--ignore-term"]')
+    fleet.write(f"http://127.0.0.1:{port}", extra=engine, supervisor=supervisor)
+    fleet.want(replica())
+    agent = fleet.agent()
+    pid = fleet.replica("ready")["pid"]
+
+    agent.send(signal.SIGTERM)
+    fleet.replica("stopping")
+    agent.send(signal.SIGHUP)
+    agent.send(signal.SIGINT)
+
+    assert agent.kill(signal.SIGTERM) == 0
+    assert not alive(pid)
+
+
 def test_after_a_reboot_without_a_control_plane_what_was_wanted_starts(
     fleet: Fleet,
 ) -> None:
