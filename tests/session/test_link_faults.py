@@ -94,15 +94,15 @@ async def test_a_host_with_nothing_but_ipv6(tmp_path: Path, zoned: bool) -> None
     """T28, T29: a global address, and a link-local one that is nothing without zone."""
     with hosts("mgmt0", "other0") as (node, beyond):
         if zoned:
-            node.ip("address add fe80::9/64 dev mgmt0")
-            beyond.ip("address add fe80::1/64 dev mgmt0")
+            node.ip("address add fe80::9/64 dev mgmt0 nodad")
+            beyond.ip("address add fe80::1/64 dev mgmt0 nodad")
             # The same address on another NIC: only the zone tells them apart.
-            node.ip("address add fe80::9/64 dev other0")
+            node.ip("address add fe80::9/64 dev other0 nodad")
             one = control_plane(beyond, "fe80::1%mgmt0")
             url = f"http://[fe80::1%25mgmt0]:{one.port}"
         else:
-            node.ip("address add fd77::9/64 dev mgmt0")
-            beyond.ip("address add fd77::1/64 dev mgmt0")
+            node.ip("address add fd77::9/64 dev mgmt0 nodad")
+            beyond.ip("address add fd77::1/64 dev mgmt0 nodad")
             one = control_plane(beyond, "fd77::1")
             url = one.url
         async with running(one, limit=20), node_on(node, tmp_path, url) as mine:
