@@ -1,5 +1,6 @@
 """What a person said that must outlive the agent, and who may use its directory."""
 
+import errno
 import fcntl
 import logging
 import os
@@ -47,7 +48,7 @@ def held(state_dir: Path) -> Generator[None]:
     lock = state_dir / "agent.lock"
     try:
         state_dir.mkdir(parents=True, exist_ok=True, mode=0o750)
-        handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        handle = _opened(lock)
     except OSError as error:
         raise LlmgwError(
             f"the state directory cannot be written: {error.strerror}",
@@ -65,6 +66,18 @@ def held(state_dir: Path) -> Generator[None]:
         ) from error
     finally:
         os.close(handle)
+
+
+def _opened(lock: Path) -> int:
+    """To be held. On a disk that turned read-only the one that is there will do: what
+    runs is adopted and told of, and only what would have to be written waits.
+    """
+    try:
+        return os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    except OSError as error:
+        if error.errno != errno.EROFS or not lock.exists():
+            raise
+        return os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
 
 
 def read(path: Path, shape: type[T]) -> T | None:

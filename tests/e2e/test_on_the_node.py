@@ -1,7 +1,9 @@
 """What a person on the node does, and what a restart or a reboot makes of it."""
 
+import os
 import signal
 import socket
+import subprocess
 
 import httpx
 import pytest
@@ -139,6 +141,40 @@ def test_told_twice_to_stop_it_still_stops_its_engines(fleet: Fleet, port: int) 
 
     assert agent.kill(signal.SIGTERM) == 0
     assert not alive(pid)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts: run as root")
+def test_on_a_disk_that_turned_read_only_the_agent_starts_and_adopts(
+    fleet: Fleet, port: int
+) -> None:
+    """It did not start, and nobody looked after an engine that served."""
+    file_of(fleet, port)
+    fleet.want(replica())
+    agent = fleet.agent()
+    pid = fleet.replica("ready")["pid"]
+    agent.kill()
+    state = str(fleet.folder / "state")
+    subprocess.run(["mount", "--bind", state, state], check=True)
+    try:
+        subprocess.run(["mount", "-o", "remount,ro,bind", state], check=True)
+        agent = fleet.agent()
+        fleet.connected(port)
+        one = fleet.replica("ready")
+        fleet.want(replica(), replica("b"))
+        other = fleet.replica("backoff", "b")
+        codes = {problem["code"] for problem in (fleet.status() or {})["problems"]}
+        second = fleet.start(
+            "second.log", ["agent", "--config", fleet.folder / "agent.toml"]
+        )
+        assert second.wait() == 1
+        agent.kill()
+    finally:
+        subprocess.run(["umount", "--lazy", state], check=True)
+
+    assert (one["pid"], one["adopted"]) == (pid, True)
+    assert "Read-only file system" in other["reason"]
+    assert "state_unwritable" in codes
+    assert "another agent uses this state directory" in second.said
 
 
 def test_after_a_reboot_without_a_control_plane_what_was_wanted_starts(
