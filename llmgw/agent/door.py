@@ -9,6 +9,7 @@ import logging
 import os
 import socket
 import stat
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -28,6 +29,7 @@ log = logging.getLogger(__name__)
 
 SYSTEM = Path("/run/llmgw/agent.sock")
 LONGEST = 1024 * 1024
+LARGEST_ANSWER = 64 * LONGEST
 PATIENCE = 10.0
 AT_ONCE = 64  # people and their scripts
 
@@ -152,8 +154,8 @@ def _make_room(path: Path) -> None:
         except ConnectionRefusedError:
             path.unlink()
             return
-        except TimeoutError:
-            pass
+        except (TimeoutError, BlockingIOError):
+            pass  # it stands still, and more wait for it than the kernel keeps
     raise LlmgwError(
         "another agent answers here",
         where=str(path),
@@ -212,17 +214,16 @@ def ask(
 ) -> Iterator[Any]:
     """Ask the agent behind *path*; yields each value it answers.
 
-    *patience*: seconds to wait for each answer, None for ever. LlmgwError if no agent
-    listens there, if it does not answer, or with the fault the agent answered.
+    *patience*: seconds to wait for each whole answer, None for ever. LlmgwError if no
+    agent listens there, if it does not answer, or with the fault the agent answered.
     """
     with socket.socket(socket.AF_UNIX) as door:
         door.settimeout(patience)
         try:
             door.connect(str(path))
             door.sendall(msgspec.json.encode({"op": op, **arguments}) + b"\n")
-            with door.makefile("rb") as lines:
-                for line in lines:
-                    yield _value(line, path)
+            for line in _lines(door, patience):
+                yield _value(line, path)
         except TimeoutError as error:
             raise LlmgwError(
                 f"the agent has not answered for {patience:g} s", where=str(path)
@@ -235,8 +236,31 @@ def ask(
             ) from error
 
 
+def _lines(door: socket.socket, patience: float | None) -> Iterator[bytes]:
+    """Each line, the last one also where its end is missing; TimeoutError where one is
+    not whole in time: what trickles in for ever is no answer either.
+    """
+    came = bytearray()
+    while True:
+        end = None if patience is None else time.monotonic() + patience
+        seen = 0
+        while (at := came.find(b"\n", seen)) < 0 and len(came) <= LARGEST_ANSWER:
+            seen = len(came)
+            if end is not None:
+                door.settimeout(max(end - time.monotonic(), 0.001))
+            part = door.recv(65536)
+            if not part:
+                break
+            came += part
+        if not came:
+            return
+        length = at + 1 if at >= 0 else len(came)
+        yield bytes(came[:length])
+        del came[:length]
+
+
 def _value(line: bytes, path: Path) -> Any:
-    if not line.endswith(b"\n"):
+    if not line.endswith(b"\n") and len(line) <= LARGEST_ANSWER:
         raise LlmgwError(
             "the agent ended in the middle of its answer",
             where=str(path),

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from llmgw.agent.door import ask_once
-from llmgw.cli._socket import add_socket
+from llmgw.cli._socket import add_socket, understood
 
 
 def add_parser(commands: Any) -> None:
@@ -27,6 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
     elif not actions:
         print("nothing is wanted here")
     else:
-        for action in actions:
-            print(f"{action['action']:<6} {action['name']}")
+        with understood(arguments.socket):
+            lines = [f"{action['action']:<6} {action['name']}" for action in actions]
+        print("\n".join(lines))
     return 0

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from llmgw.agent.door import ask_once
-from llmgw.cli._socket import add_socket
+from llmgw.cli._socket import add_socket, understood
 
 
 def add_parser(commands: Any) -> None:
@@ -28,9 +28,11 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.json:
             print(msgspec.json.encode(status).decode(), flush=True)
         else:
+            with understood(arguments.socket):
+                text = "\n".join(lines(status))
             if arguments.watch:
                 print("\033[H\033[J", end="")
-            print("\n".join(lines(status)), flush=True)
+            print(text, flush=True)
         if not arguments.watch:
             return 0
         time.sleep(1)  # noqa: TID251 -- a person watches; there is no loop to block

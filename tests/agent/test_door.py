@@ -3,12 +3,14 @@
 import os
 import socket
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
+from llmgw.agent import door as doors
 from llmgw.agent.door import Door, Request, ask, ask_once, default_path, once
 from llmgw.errors import LlmgwError
 
@@ -134,6 +136,37 @@ async def test_no_answer_is_a_fault_and_never_a_yes(
 
         with pytest.raises(LlmgwError, match=what):
             await anyio.to_thread.run_sync(lambda: ask_once(path, "drain"))
+        group.cancel_scope.cancel()
+        await listener.aclose()
+
+
+@pytest.mark.parametrize("part", [b"x", b"x" * (1 << 20)], ids=["slow", "fast"])
+async def test_an_answer_without_end_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: bytes
+) -> None:
+    """Whatever answers there: a byte now and then kept the command for ever."""
+    monkeypatch.setattr(doors, "LARGEST_ANSWER", 1 << 22)
+    path = tmp_path / "agent.sock"
+
+    async def serve(stream: anyio.abc.SocketStream) -> None:
+        async with stream:
+            with suppress(anyio.BrokenResourceError):
+                while True:
+                    await stream.send(part)
+                    await anyio.sleep(0.01)
+
+    def asked() -> None:
+        list(ask(path, "status", patience=1.0))
+
+    async with anyio.create_task_group() as group:
+        listener = await anyio.create_unix_listener(path)
+        group.start_soon(listener.serve, serve)
+
+        with (
+            anyio.fail_after(10),
+            pytest.raises(LlmgwError, match=r"has not answered|is no agent"),
+        ):
+            await anyio.to_thread.run_sync(asked, abandon_on_cancel=True)
         group.cancel_scope.cancel()
         await listener.aclose()
 
