@@ -1,9 +1,12 @@
-"""The configuration file as an argument, for the commands that look at a node."""
+"""The configuration file as an argument, and files that a command may not use."""
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from llmgw.config.load import default_path
+from llmgw.errors import LlmgwError
 
 
 def add_file(parser: Any) -> None:
@@ -18,3 +21,17 @@ def add_file(parser: Any) -> None:
 
 def file_of(arguments: Any) -> Path:
     return arguments.file or default_path()
+
+
+@contextmanager
+def named() -> Generator[None]:
+    """LlmgwError for a file that the system does not let this user look at or change;
+    one that has no name is the output, and not ours.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            raise
+        what = f"cannot be used: {error.strerror}"
+        raise LlmgwError(what, where=str(error.filename)) from error

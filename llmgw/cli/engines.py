@@ -9,6 +9,7 @@ import anyio
 import msgspec
 
 from llmgw.agent.door import ask, ask_once
+from llmgw.cli._file import named
 from llmgw.cli._socket import add_socket
 from llmgw.config import keys, load
 from llmgw.engines.install import Wish, install, roll_back
@@ -129,7 +130,8 @@ def _install(arguments: argparse.Namespace) -> int:
 
 
 def _roll_back(arguments: argparse.Namespace) -> int:
-    build = roll_back(_where(arguments)[0], arguments.name)
+    with named():
+        build = roll_back(_where(arguments)[0], arguments.name)
     _tell_agent(arguments)
     print(f"{build.name}: {build.engine} {build.version or ''} {build.binary}")
     return 0

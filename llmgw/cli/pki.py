@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from llmgw import pki
+from llmgw.cli._file import named
 from llmgw.errors import TlsError
 
 EXAMPLE = """\
@@ -26,7 +27,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=_run)
     parser.add_argument(
         "--dir", type=Path, default=Path("pki"), help="the authority's folder (./pki)"
     )
@@ -51,6 +52,11 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "bundle", help="write a node's files as a tar to stdout"
     )
     bundle.add_argument("node", help="whose")
+
+
+def _run(args: argparse.Namespace) -> int:
+    with named():
+        return run(args)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from llmgw.cli._file import named
 from llmgw.cli.pull import cache_of
 from llmgw.config.load import default_path, load
 from llmgw.config.normalise import WEIGHTS
@@ -58,7 +59,8 @@ def add_parser(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     cache = Cache(_root(arguments.config, arguments.cache))
     act: Callable[[Cache, argparse.Namespace], int] = arguments.act
-    return act(cache, arguments)
+    with named():
+        return act(cache, arguments)
 
 
 def _root(config: Path | None, cache: Path | None) -> Path:

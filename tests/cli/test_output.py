@@ -1,6 +1,7 @@
 """Wherever a command's output goes, and whatever answers it: a sentence at most."""
 
 import json
+import os
 import socket
 import subprocess
 import threading
@@ -71,3 +72,31 @@ def test_an_answer_of_another_shape_is_a_sentence(
     assert "Traceback" not in done.stderr
     assert done.returncode in (0, 1)
     assert done.returncode == 0 or "as no agent of this version" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["weights", "--cache", "{}", "list"],
+        ["weights", "--cache", "{}", "verify"],
+        ["engines", "rollback", "--engines-dir", "{}", "x"],
+        ["pki", "--dir", "{}", "init"],
+        ["pki", "--dir", "{}", "issue", "n1"],
+    ],
+    ids=" ".join,
+)
+def test_a_folder_of_another_user_is_named(tmp_path: Path, words: list[str]) -> None:
+    """Root without its powers is let in nowhere that is not its own."""
+    if os.geteuid() != 0:
+        pytest.skip("gives a folder away: run as root")
+    shut = tmp_path / "shut"
+    shut.mkdir(mode=0o700)
+    os.chown(shut, 65534, -1)
+
+    without = 'setpriv --bounding-set=-all --inh-caps=-all "$@"'
+    done = ran(without, *(word.format(shut) for word in words))
+
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"{shut}/")
+    assert "Permission denied" in done.stderr
+    assert "Traceback" not in done.stderr
