@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 
 from llmgw.errors import WeightsError
+from llmgw.weights import cache as cached
 from llmgw.weights import marker
 from llmgw.weights.cache import HOLD_LASTS, PIN, USED, Cache
 from llmgw.weights.parts import WORK
+from llmgw.weights.verify import known_sha256
 
 DIGEST = "sha256-0123456789abcdef"
 
@@ -128,3 +130,82 @@ def test_a_clock_that_ran_ahead_makes_nothing_older_than_now(tmp_path: Path) -> 
     [item] = Cache(tmp_path).items()
 
     assert item.used_s_ago == 0
+
+
+def test_a_removal_that_breaks_off_leaves_nothing_that_looks_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "https/host/a"
+    put(home, "https://host/a")
+
+    def breaks_off(_folder: Path) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(cached, "_clear", breaks_off)
+    with pytest.raises(OSError, match="Input/output"):
+        evict(Cache(tmp_path), "https://host/a")
+
+    assert (home / "m.gguf").exists()
+    assert marker.whole(home, "https://host/a") is None
+    assert Cache(tmp_path).items() == []
+
+
+def test_the_cache_itself_stays_where_nothing_else_is_in_it(tmp_path: Path) -> None:
+    root = tmp_path / "cache"
+    put(root / "https/host/a", "https://host/a")
+    [item] = Cache(root).items()
+    (root / WORK / "clock").unlink()
+    (root / WORK).rmdir()
+
+    Cache(root).evict(item)
+
+    assert list(root.iterdir()) == []
+
+
+def test_what_is_not_pinned_can_be_unpinned(tmp_path: Path) -> None:
+    put(tmp_path / "https/host/a", "https://host/a")
+    [item] = Cache(tmp_path).items()
+
+    Cache(tmp_path).unpin(item)
+
+    assert Cache(tmp_path).items()[0].pinned is False
+
+
+def test_a_cache_that_is_gone_or_broken_in_parts_is_no_fault(tmp_path: Path) -> None:
+    """On a shared file system it may be, at any moment."""
+    assert Cache(tmp_path / "none").items() == []
+    Cache(tmp_path / "none").used(tmp_path / "none/https/host/a")
+    put(tmp_path / "https/host/a", "https://host/a")
+    put(tmp_path / "https/host/b", "https://host/b")
+    (tmp_path / "https/host/b" / marker.NAME).write_text("{")
+    Cache(tmp_path).hold("n1", ["https://host/a"])
+    (tmp_path / WORK / "holds/gone.json").symlink_to("nowhere")
+
+    found = {Path(item.folder).name: item for item in Cache(tmp_path).items()}
+
+    assert found["a"].in_use == "a replica uses it"
+    assert (found["b"].files, found["b"].sources) == (0, ())
+
+
+def test_another_digest_is_another_file(tmp_path: Path) -> None:
+    put(tmp_path, "https://host/a")
+
+    assert marker.whole(tmp_path, "https://host/a", "0" * 64) == ("m.gguf",)
+    assert marker.whole(tmp_path, "https://host/a", "1" * 64) is None
+
+
+def test_a_digest_is_known_until_the_file_changes(tmp_path: Path) -> None:
+    file, read = tmp_path / "m.gguf", list[str]()
+
+    def tell(_what: str, _done: int, _total: int) -> None:
+        read.append("read")
+
+    file.write_bytes(b"one")
+    first = known_sha256(file, tmp_path / "cache", tell)
+    assert known_sha256(file, tmp_path / "cache", tell) == first
+    assert read == ["read"]
+
+    file.unlink()
+    file.write_bytes(b"two")
+    assert known_sha256(file, tmp_path / "cache", tell) != first
+    assert read == ["read", "read"]
