@@ -36,6 +36,9 @@ RUN = 1.0
 # Several connections together are asked for so many pieces at once: what comes before
 # its turn has to be read back for the hash.
 AHEAD = 8
+# But for no less than takes so many times as long as its round trip: from far, what has
+# to be read back costs less than a link that waits.
+WORTH = 9
 # So long a block waits for the hash to come to it, unless that is far behind: what is
 # hashed as it comes need not be read back. Where the hash is what limits, the waiting
 # costs nothing; elsewhere it is never behind.
@@ -80,6 +83,7 @@ class Transfer:
         self._working = 0
         self._failures = 0
         self._run = 1
+        self._least = 1
         self._front = 0
         # What is to be hashed next: blocks in their order, and where those end.
         self._queue: deque[tuple[memoryview, int]] = deque()
@@ -104,7 +108,7 @@ class Transfer:
             self._working += 1
             most = min(self._run, len(self._todo) // (2 * share))
             if share > 1:
-                most = min(most, AHEAD // share)
+                most = min(most, max(AHEAD // share, self._least))
             first = last = self._todo.popleft()
             while last - first + 1 < most and self._todo[0] == last + 1:
                 if self.part.upto[last + 1]:
@@ -140,6 +144,7 @@ class Transfer:
         block = self._blocks.take()
         try:
             with reader.range(self.origin, start, end) as opened:
+                answered = self._clock()
                 digest = hashlib.sha256() if opened.sha256 else None
                 while at < end:
                     count, fault = _fill(block[: min(len(block), end - at)], opened)
@@ -157,8 +162,7 @@ class Transfer:
         finally:
             self._blocks.give(block)
         if digest is None:
-            rate = (at - start) / max(self._clock() - begun, 1e-3)
-            self._run = max(1, int(rate * RUN / self.part.begun.piece))
+            self._plan(at - start, answered - begun, self._clock() - answered)
             return
         # Where every range has a digest, each is one piece: a wrong one costs no more.
         self._run = 1
@@ -167,6 +171,13 @@ class Transfer:
         # Only now does it count: the hash of the whole runs right behind.
         with self._changed:
             self._reached(start, at)
+
+    def _plan(self, count: int, waited: float, seconds: float) -> None:
+        """How much to ask for next: *count* bytes were waited for, and then came."""
+        piece = self.part.begun.piece
+        self._run = max(1, int(count / max(waited + seconds, 1e-3) * RUN / piece))
+        rate = count / max(seconds, 1e-3)
+        self._least = max(1, int(rate * waited * WORTH / piece))
 
     def _stop_if_unwanted(self) -> None:
         if self._cancelled():

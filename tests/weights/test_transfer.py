@@ -3,16 +3,18 @@
 import hashlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from llmgw.weights.blocks import BLOCK, Blocks
 from llmgw.weights.faults import Again, Cancelled
 from llmgw.weights.http import PUBLIC, Client
 from llmgw.weights.journal import Begun
-from llmgw.weights.origin import Reader, Server
+from llmgw.weights.origin import Opened, Origin, Reader, Server
 from llmgw.weights.part import Part
 from llmgw.weights.transfer import AHEAD, Transfer
 from llmgw.weights.waiting import PATIENCE
@@ -71,12 +73,36 @@ def free(_: int) -> float:
     return 0.0
 
 
+class Paced(Reader):
+    """Reads from a server whose answers begin after *waits* seconds, by its own clock,
+    and then come at *rate* bytes a second.
+    """
+
+    def __init__(self, *, waits: float, rate: float) -> None:
+        super().__init__()
+        self.now = 0.0
+        self._waits = waits
+        self._rate = rate
+
+    @contextmanager
+    def range(self, origin: Origin, start: int, end: int) -> Generator[Opened]:
+        with super().range(origin, start, end) as opened:
+            self.now += self._waits
+
+            def read_into(view: memoryview) -> int:
+                count = opened.read_into(view)
+                self.now += count / self._rate
+                return count
+
+            yield msgspec.structs.replace(opened, read_into=read_into)
+
+
 def test_a_fast_link_is_asked_for_more_at_once(
     tmp_path: Path, server: WeightsServer
 ) -> None:
     """The round trip before each range is not paid for every piece."""
-    transfer, part = begun(server, tmp_path, 40 * PIECE)
-    reader = Reader()
+    reader = Paced(waits=0.0005, rate=400 * MIB)
+    transfer, part = begun(server, tmp_path, 40 * PIECE, clock=lambda: reader.now)
     first = transfer.take()
     assert first is not None
     assert first == range(1)
@@ -93,6 +119,24 @@ def test_a_fast_link_is_asked_for_more_at_once(
     assert 1 < len(alone) <= 20  # half of what is left: not all of it to one
     assert beside[0] == alone[-1] + 1
     assert 1 <= len(beside) <= AHEAD // 4
+
+
+def test_a_far_server_is_asked_for_more_than_its_round_trip_brings(
+    tmp_path: Path, server: WeightsServer
+) -> None:
+    """Also beside other connections: else each would wait a third of the time."""
+    reader = Paced(waits=0.1, rate=40 * MIB)
+    transfer, part = begun(server, tmp_path, 80 * PIECE, clock=lambda: reader.now)
+    first = transfer.take()
+    assert first is not None
+
+    transfer.fetch(first, reader, free)
+    beside = transfer.take(4)
+    reader.client.close()
+    part.close()
+
+    # What comes in a second, with the wait; 36 would make up for it.
+    assert beside == range(1, 9)
 
 
 def test_a_slow_link_is_asked_piece_by_piece(
