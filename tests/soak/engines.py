@@ -61,6 +61,10 @@ async def main():
         (folder / "up").write_text(str(os.getpid()))
         while True:
             apply(supervisor, json.loads((folder / "wanted").read_text()))
+            if (folder / "tell").exists():
+                (folder / "tell").unlink()
+                lines = [f"{s.id} {s.state} {s.reason}" for s in supervisor.statuses()]
+                (folder / "told").write_text("\\n".join(lines))
             await anyio.sleep(0.02)
 
 anyio.run(main)
@@ -316,6 +320,7 @@ class Soak:
             self.reap()
         if off:
             self.problems.append(f"what runs is not what is wanted: {off}")
+            say(self._told())
         twice = (self.folder / "twice").read_text()
         if twice:
             self.problems.append(f"ran twice at once: {twice.split()}")
@@ -355,6 +360,14 @@ class Soak:
         if extra or missing or lines != self.wanted.keys():
             return f"extra {extra}, missing {missing}, lines {sorted(lines)}"
         return ""
+
+    def _told(self) -> str:
+        """What the agent has to say of them, and what it said last."""
+        (self.folder / "tell").touch()
+        self.wait(1)
+        told = self.folder / "told"
+        text = told.read_text() if told.exists() else "the agent does not answer"
+        return f"{text}\n{(self.folder / 'agent.log').read_text()[-4000:]}"
 
     # Small things -------------------------------------------------------------------
 
