@@ -24,14 +24,16 @@ def file_of(arguments: Any) -> Path:
 
 
 @contextmanager
-def named() -> Generator[None]:
-    """LlmgwError for a file that the system does not let this user look at or change;
-    one that has no name is the output, and not ours.
+def named(done: str = "used", where: Path | None = None) -> Generator[None]:
+    """LlmgwError for a file that the system does not let this user look at or change.
+
+    One that has no name is *where*; without that it is the output, and not ours.
     """
     try:
         yield
     except OSError as error:
-        if error.filename is None:
+        path = error.filename or where
+        if path is None:
             raise
-        what = f"cannot be used: {error.strerror}"
-        raise LlmgwError(what, where=str(error.filename)) from error
+        what = f"cannot be {done}: {error.strerror}"
+        raise LlmgwError(what, where=str(path)) from error

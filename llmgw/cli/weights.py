@@ -141,13 +141,8 @@ def _each(
 ) -> int:
     items = _named(cache, arguments.names)
     for item in items:
-        try:
+        with named("changed", cache.root / item.folder):
             act(item)
-        except OSError as error:
-            where = error.filename or cache.root / item.folder
-            raise WeightsError(
-                f"cannot be changed: {error.strerror}", where=str(where)
-            ) from error
         if not arguments.json:
             print(f"{done} {item.folder}, {shown(item.size)}")
     if arguments.json:

@@ -174,18 +174,12 @@ class Dialer:
             for host in found:
                 yield functools.partial(connect, host)
 
-        if len(found) == 1:
-            # Nobody to race with: a task less, when all the nodes do this at once.
-            with contextlib.suppress(OSError):
-                return await connect(found[0])
-            stream = None
-        else:
-            stream = await first(
-                contenders(),
-                ADDRESS_HEAD_START,
-                losing=OSError,
-                discard=anyio.aclose_forcefully,
-            )
+        stream = await first(
+            contenders(),
+            ADDRESS_HEAD_START,
+            losing=OSError,
+            discard=anyio.aclose_forcefully,
+        )
         if stream is None:
             raise Unreachable(
                 "; ".join(dict.fromkeys(reasons)), where=masked(address.text)

@@ -75,12 +75,13 @@ class Asking:
         return await self.post("/v1/heartbeat", heartbeat(session, seq, **more))
 
     async def admin(
-        self, method: str, path: str, document: object = None
+        self, method: str, path: str, document: object = None, raw: str | None = None
     ) -> httpx.Response:
+        """*raw*: a body that JSON has no word for."""
         return await self.client.request(
             method,
             f"/v1/admin/{path}",
-            content=msgspec.json.encode(document),
+            content=msgspec.json.encode(document) if raw is None else raw,
             headers={"Authorization": f"Bearer {self.token}"},
         )
 

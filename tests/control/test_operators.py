@@ -1,8 +1,10 @@
 """What operators ask and write: answers that stream, and every fault told at once."""
 
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -16,6 +18,18 @@ from tests.fakes.linked import connected, link, running
 from tests.fakes.node import FakeNode
 
 A = {"id": "a", "engine": "command"}
+Operator = Callable[[Asking], Coroutine[Any, Any, None]]
+
+
+@asynccontextmanager
+async def asked(plane: Asking, operator: Operator) -> AsyncGenerator[tuple[Ask, str]]:
+    """What n1 is asked when *operator* asks something, and where its answer goes."""
+    session = (await plane.register()).session
+    async with anyio.create_task_group() as group, plane.stream(session) as lines:
+        group.start_soon(operator, plane)
+        ask = await lines.next(lambda line: isinstance(line, Ask))
+        assert isinstance(ask, Ask)
+        yield ask, f"/v1/answers/{ask.id}?session={session}"
 
 
 async def test_an_answer_comes_as_the_node_sends_it(serving: Serving) -> None:
@@ -40,16 +54,10 @@ async def test_an_answer_comes_as_the_node_sends_it(serving: Serving) -> None:
             await first_is_read.wait()
         yield b"two"
 
-    async with serving() as plane:
-        session = (await plane.register()).session
-        async with anyio.create_task_group() as group, plane.stream(session) as lines:
-            group.start_soon(operator, plane)
-            ask = await lines.next(lambda line: isinstance(line, Ask))
-            assert isinstance(ask, Ask)
-            path = f"/v1/answers/{ask.id}?session={session}"
-            done = await plane.client.post(path, content=pieces())
-            assert done.status_code == 204
-            assert (ask.kind, ask.args) == ("log_tail", {"replica": "a"})
+    async with serving() as plane, asked(plane, operator) as (ask, path):
+        done = await plane.client.post(path, content=pieces())
+        assert done.status_code == 204
+        assert (ask.kind, ask.args) == ("log_tail", {"replica": "a"})
 
     assert got == [b"one", b"two"]
 
@@ -96,18 +104,12 @@ async def test_half_an_answer_is_not_taken_for_a_whole_one(
         except httpx.TransportError as error:
             told.append(error)
 
-    async with serving() as plane:
-        session = (await plane.register()).session
-        async with anyio.create_task_group() as group, plane.stream(session) as lines:
-            group.start_soon(operator, plane)
-            ask = await lines.next(lambda line: isinstance(line, Ask))
-            assert isinstance(ask, Ask)
-            port = plane.client.base_url.port
-            assert port
-            async with await anyio.connect_tcp("127.0.0.1", port) as stream:
-                path = f"/v1/answers/{ask.id}?session={session}"
-                head = f"POST {path} HTTP/1.1\r\nHost: c\r\nTransfer-Encoding: chunked"
-                await stream.send(f"{head}\r\n\r\n".encode() + sent)
+    async with serving() as plane, asked(plane, operator) as (_ask, path):
+        port = plane.client.base_url.port
+        assert port
+        async with await anyio.connect_tcp("127.0.0.1", port) as stream:
+            head = f"POST {path} HTTP/1.1\r\nHost: c\r\nTransfer-Encoding: chunked"
+            await stream.send(f"{head}\r\n\r\n".encode() + sent)
 
     (answer,) = told
     if sent:

@@ -111,11 +111,7 @@ def test_a_token_that_nobody_could_send_is_told_at_the_start(
 @pytest.mark.parametrize("after", ["9" * 5000, "9" * 19, "-1", "٣", "²", "", "1e3"])
 async def test_a_number_that_is_none_is_named(plane: Asking, after: str) -> None:
     await plane.register()  # so that there is an event to compare with
-    answer = await plane.client.get(
-        "/v1/admin/events",
-        params={"after": after},
-        headers={"Authorization": f"Bearer {plane.token}"},
-    )
+    answer = await plane.admin("GET", f"events?after={quote(after)}")
 
     assert refusal(answer) == (422, "invalid")
     assert "after=" in answer.json()["detail"]
@@ -145,11 +141,8 @@ async def test_what_json_or_a_process_has_no_word_for_is_named(
     plane: Asking, field: str, where: str
 ) -> None:
     body = '{"replicas": [{"id": "a", "engine": "command", FIELD}]}'
-    answer = await plane.client.put(
-        "/v1/admin/nodes/n1/replicas",
-        content=body.replace("FIELD", field),
-        headers={"Authorization": f"Bearer {plane.token}"},
-    )
+    raw = body.replace("FIELD", field)
+    answer = await plane.admin("PUT", "nodes/n1/replicas", raw=raw)
 
     assert refusal(answer) == (422, "invalid")
     (fault,) = answer.json()["faults"]
@@ -161,11 +154,8 @@ async def test_what_json_or_a_process_has_no_word_for_is_named(
 async def test_a_question_is_as_strict(plane: Asking, value: str) -> None:
     await plane.register()
     body = '{"kind": "survey", "args": {"a": [1, {"b": VALUE}]}}'
-    answer = await plane.client.post(
-        "/v1/admin/nodes/n1/ask",
-        content=body.replace("VALUE", value),
-        headers={"Authorization": f"Bearer {plane.token}"},
-    )
+    raw = body.replace("VALUE", value)
+    answer = await plane.admin("POST", "nodes/n1/ask", raw=raw)
 
     assert refusal(answer) == (422, "invalid")
     assert answer.json()["faults"][0]["where"] == "args.a[1].b"

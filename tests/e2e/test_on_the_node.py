@@ -10,7 +10,7 @@ import pytest
 
 from llmgw.agent.door import ask
 from llmgw.errors import LlmgwError
-from tests.e2e.fleet import Fleet, alive, until
+from tests.e2e.fleet import Fleet, Program, alive, until
 from tests.fakes.ports import free_port
 
 
@@ -21,6 +21,14 @@ def file_of(fleet: Fleet, port: int, extra: str = "", supervisor: str = "") -> N
 
 def replica(name: str = "a", generation: int = 1) -> dict[str, object]:
     return {"id": name, "generation": generation, "engine": "command"}
+
+
+def at_work(fleet: Fleet, port: int) -> tuple[Program, int]:
+    """An agent, and the engine that it runs."""
+    file_of(fleet, port)
+    fleet.want(replica())
+    agent = fleet.agent()
+    return agent, fleet.replica("ready")["pid"]
 
 
 @pytest.fixture
@@ -111,10 +119,7 @@ def test_a_person_stops_a_replica_and_it_stays_stopped_until_wanted_otherwise(
 
 def test_sigterm_leaves_engines_and_on_stop_stops_them(fleet: Fleet, port: int) -> None:
     """T13, T50: the agent says goodbye, and the engine is there for the next one."""
-    file_of(fleet, port)
-    fleet.want(replica())
-    agent = fleet.agent()
-    pid = fleet.replica("ready")["pid"]
+    agent, pid = at_work(fleet, port)
 
     assert agent.kill(signal.SIGTERM) == 0
     assert alive(pid)
@@ -148,10 +153,7 @@ def test_on_a_disk_that_turned_read_only_the_agent_starts_and_adopts(
     fleet: Fleet, port: int
 ) -> None:
     """It did not start, and nobody looked after an engine that served."""
-    file_of(fleet, port)
-    fleet.want(replica())
-    agent = fleet.agent()
-    pid = fleet.replica("ready")["pid"]
+    agent, pid = at_work(fleet, port)
     agent.kill()
     state = str(fleet.folder / "state")
     subprocess.run(["mount", "--bind", state, state], check=True)
@@ -182,10 +184,7 @@ def test_after_a_reboot_without_a_control_plane_what_was_wanted_starts(
 ) -> None:
     port = free_port()
     control = fleet.control("cp1", port, "leader 1")
-    file_of(fleet, port)
-    fleet.want(replica())
-    agent = fleet.agent()
-    first = fleet.replica("ready")["pid"]
+    agent, first = at_work(fleet, port)
     control.kill()
     agent.kill()
     fleet.kill_engine(first)
@@ -201,10 +200,7 @@ def test_a_wish_that_went_away_meanwhile_is_stopped_by_the_leaders_word_only(
     """T58: the engine outlives a disconnected restart, and ends with a snapshot."""
     port = free_port()
     control = fleet.control("cp1", port, "leader 1")
-    file_of(fleet, port)
-    fleet.want(replica())
-    agent = fleet.agent()
-    pid = fleet.replica("ready")["pid"]
+    agent, pid = at_work(fleet, port)
     agent.kill()
     control.kill()
     fleet.want()
@@ -220,10 +216,7 @@ def test_a_wish_that_went_away_meanwhile_is_stopped_by_the_leaders_word_only(
 def test_a_reload_takes_what_it_can_and_a_wrong_file_changes_nothing(
     fleet: Fleet, port: int
 ) -> None:
-    file_of(fleet, port)
-    fleet.want(replica())
-    agent = fleet.agent()
-    pid = fleet.replica("ready")["pid"]
+    agent, pid = at_work(fleet, port)
     second = free_port()
     fleet.control("cp2", second, "leader 2")
 
