@@ -6,6 +6,7 @@ time is, for as long as the machine has not rebooted.
 
 import contextlib
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,9 @@ PROC = Path("/proc")
 
 # Seconds. A program that comes from a slow disk may take part of one to be begun.
 EXEC_LIMIT = 0.5
+# Never set. time.sleep is until an instant, which is an error where a preloaded library
+# turns the clock: nobody's agent is to end of that.
+pause = threading.Event()
 
 
 class Stat(NamedTuple):
@@ -120,7 +124,7 @@ def environ(pid: int) -> list[bytes]:
             return []
         if content or not _may_have_one(pid) or time.monotonic() > end:
             return content.split(b"\0")
-        time.sleep(0.0005)  # noqa: TID251 -- in a thread, as all that reads /proc
+        pause.wait(0.0005)  # in a thread, as all that reads /proc
 
 
 def _may_have_one(pid: int) -> bool:

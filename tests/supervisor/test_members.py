@@ -13,6 +13,7 @@ import pytest
 from llmgw.supervisor import procfs, reaper
 from llmgw.supervisor.ledger import REPLICA, TAG, Identity, replica
 from llmgw.supervisor.members import related
+from tests.soak.machine import faketime
 
 # Of this run alone: another beside it searches the same /proc.
 LEDGER = secrets.token_hex(8)
@@ -175,12 +176,41 @@ def test_a_process_that_turns_into_another_program_keeps_its_mark() -> None:
     assert seen == {"x"}
 
 
+@pytest.mark.skipif(not faketime(), reason="needs libfaketime: apt install faketime")
+def test_it_is_waited_for_also_where_the_clock_is_turned() -> None:
+    """T54: time.sleep is until an instant, and the library calls that an error."""
+    line = 'exec sh -c "$LINE"'
+    look = (
+        "import sys; from llmgw.supervisor import procfs;"
+        "[procfs.environ(int(sys.argv[1])) for _ in range(3000)]"
+    )
+    turned = {
+        **os.environ,
+        "LD_PRELOAD": faketime(),
+        "FAKETIME": "-3000d",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+    }
+    with subprocess.Popen(["/bin/sh", "-c", line], env={**MARK, "LINE": line}) as one:
+        try:
+            done = subprocess.run(
+                [sys.executable, "-c", look, str(one.pid)],
+                env=turned,
+                stderr=subprocess.PIPE,
+                text=True,
+                check=False,
+            )
+        finally:
+            one.kill()
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_one_without_environment_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It has none for good, and so have the dead and the kernel's threads."""
     waits: list[float] = []
-    monkeypatch.setattr(procfs.time, "sleep", waits.append)
+    monkeypatch.setattr(procfs.pause, "wait", waits.append)
     # The kernel's own are not seen in every namespace.
     comm = procfs.PROC / "2/comm"
     if comm.exists() and comm.read_text() == "kthreadd\n":
