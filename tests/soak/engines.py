@@ -70,9 +70,10 @@ async def main():
 anyio.run(main)
 """
 # The lock goes to what it starts: the next of its name sees whatever is left of it.
+# flock says 1 where it is held; it may be killed itself, and says something else.
 ENGINE = """
 exec 9>> "$(dirname "$0")/lock-$1"
-flock -n 9 || echo "$1 $2" >> "$(dirname "$0")/twice"
+flock -n 9; [ $? != 1 ] || echo "$1 $2" >> "$(dirname "$0")/twice"
 case $2 in *child) (setsid sleep 1000 < /dev/null &) ;; esac
 echo "$1 $2" >> "$(dirname "$0")/starts"
 case $2 in *hungry) exec "$PYTHON" -I -S "$(dirname "$0")/hungry" 1000 ;; esac
