@@ -4,8 +4,19 @@ from collections.abc import Iterator
 
 import pytest
 from blockbuster import BlockBuster, blockbuster_ctx
+from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["tests.models.fixtures"]
+
+# How long an example takes is the machine's matter, and the benchmarks'. Of itself it
+# sees that only where CI=true is set.
+settings.register_profile(
+    "untimed",
+    settings.default,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("untimed")
 
 
 @pytest.fixture
