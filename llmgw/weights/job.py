@@ -9,7 +9,7 @@ from pathlib import Path
 
 from llmgw import files
 from llmgw.errors import WeightsError
-from llmgw.weights import copied, marker
+from llmgw.weights import copied, lying, marker
 from llmgw.weights.beating import Beating
 from llmgw.weights.cache import Cache
 from llmgw.weights.claim import Claim, Claims, Owner
@@ -21,7 +21,6 @@ from llmgw.weights.parts import (
     WORK,
     key_of,
     part_of,
-    publish,
     sweep,
     sweep_all,
     take_over,
@@ -162,15 +161,17 @@ class Job:
 
     def _bring(
         self, plan: Plan, folder: Path, parts: Path, beating: Beating
-    ) -> tuple[str, ...]:
+    ) -> tuple[str, ...] | None:
         broken = threading.Event()
 
         def is_over() -> bool:
             return any(e.is_set() for e in (self._cancelled, beating.lost, broken))
 
         room = Room(self._begin, self._claims, beating, self._account, self._pause)
-        known = {file.name: file.size for file in plan.files if file.size is not None}
-        if len(known) == len(plan.files):
+        here = lying.whole(folder, plan.files)
+        missing = [file for file in plan.files if file.name not in here]
+        known = {file.name: file.size for file in missing if file.size is not None}
+        if missing and len(known) == len(missing):
             room.reserve(known, parts)
         watch = Watch(
             cancelled=is_over,
@@ -179,19 +180,17 @@ class Job:
             again=self._account.again,
             rest=self._rest,
         )
-        self._account.begin(len(plan.files))
+        self._account.begin(len(missing))
         got: dict[str, Got] = {}
 
         def one(file: Wanted) -> None:
             if is_over():
                 raise Cancelled
-            part = part_of(parts, file.name)
-            got[file.name] = fetch(self._pool, file, part, watch)
-            publish(part, folder / file.name)
+            got[file.name] = fetch(self._pool, file, part_of(parts, file.name), watch)
             self._account.has_one_more()
 
         with ThreadPoolExecutor(self._begin.settings.connections) as threads:
-            futures = [threads.submit(one, file) for file in plan.files]
+            futures = [threads.submit(one, file) for file in missing]
             ended, _ = wait(futures, return_when=FIRST_EXCEPTION)
             fault = next((f for f in ended if f.exception()), None)
             if fault is not None:
@@ -200,7 +199,10 @@ class Job:
                 for future in futures:
                     future.cancel()
                 fault.result()
-        return _marked(plan, folder, got)
+        lying.publish(folder, parts, got)
+        lying.mark(plan, folder, here | got)
+        # None if what lay there was evicted meanwhile.
+        return marker.whole(folder, plan.name, self._sha256)
 
     def _remember(self, plan: Plan, folder: Path) -> None:
         Cache(self._cache).used(folder)
@@ -223,20 +225,3 @@ class Job:
             self._pause(min(left, 1.0))
             self._account.again(why, max(0.0, until - time.monotonic()))
         self._pause(0.0)
-
-
-def _marked(plan: Plan, folder: Path, got: dict[str, Got]) -> tuple[str, ...]:
-    found = marker.read(folder)
-    names = tuple(sorted(got))
-    entries = {
-        name: marker.Entry(size=g.size, sha256=g.sha256, validator=g.validator)
-        for name, g in got.items()
-    }
-    marker.write(
-        folder,
-        marker.Marker(
-            files={**found.files, **entries},
-            sources={**found.sources, plan.name: names},
-        ),
-    )
-    return names

@@ -17,7 +17,6 @@ from typing import BinaryIO
 
 import msgspec
 
-from llmgw import files
 from llmgw.weights.blocks import BLOCK
 from llmgw.weights.claim import Owner, is_dead
 
@@ -120,16 +119,6 @@ def _owner_of(folder: Path) -> Owner | None:
         return msgspec.json.decode((folder / "owner").read_bytes(), type=Owner)
     except (FileNotFoundError, msgspec.DecodeError):
         return None
-
-
-def publish(part: Path, path: Path) -> None:
-    """The whole file under its name, at once and for good."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Engines run as other users.
-    part.chmod(0o644)
-    part.replace(path)
-    files.sync_folder(path.parent)
-    part.with_name(part.name + ".journal").unlink(missing_ok=True)
 
 
 def sweep(parts: Path) -> None:

@@ -8,9 +8,12 @@ import pytest
 
 from llmgw.config import keys
 from llmgw.errors import WeightsError
+from llmgw.weights.order import Done, Working
+from llmgw.weights.parts import WORK
 from llmgw.wire import Progress
 from tests.fakes.hub import FakeHub
-from tests.weights.conftest import asking, noise
+from tests.weights.conftest import MIB, asking, noise
+from tests.weights.process import FetchProcess
 
 FILES = {
     "config.json": b"{}",
@@ -160,3 +163,58 @@ async def test_a_signed_address_that_has_run_out_is_asked_for_anew(
 
     assert path.read_bytes() == content
     assert hub.signatures > 1
+
+
+def test_after_a_kill_no_file_that_lay_whole_is_fetched_again(tmp_path: Path) -> None:
+    """T70: killed between two files of four, the first two were fetched twice."""
+    files = {f"{number}.bin": noise(6 * MIB, number) for number in range(4)}
+    with FakeHub() as hub:
+        hub.add("o/m", files)
+        last = hub.cdn.files["/o/m/3.bin"]
+        last.rate = MIB
+        settings = at(hub, connections=2)
+        with FetchProcess(tmp_path, settings) as first:
+            first.ask("hf://o/m")
+            while said := first.next():
+                assert isinstance(said, Working)
+                if "3 of 4 files here" in said.progress.what:
+                    break
+        last.rate = None
+        with FetchProcess(tmp_path, settings) as second:
+            second.ask("hf://o/m")
+            ended = second.ended()
+        sent = hub.cdn.sent()
+
+    assert isinstance(ended, Done)
+    assert {n: (Path(ended.path) / n).read_bytes() for n in files} == files
+    assert sent <= 4 * 6 * MIB * 105 // 100
+    assert not list((tmp_path / WORK).glob("*/*"))
+
+
+async def test_what_another_pattern_brought_is_not_fetched_again(
+    tmp_path: Path, hub: FakeHub
+) -> None:
+    async with asking(tmp_path, at(hub)) as weights:
+        await weights.ensure("hf://owner/name/q8", None, ignore)
+        root = await weights.ensure("hf://owner/name", None, ignore)
+        again = await weights.ensure("hf://owner/name/q*", None, ignore)
+
+    assert again == root
+    assert sum(r.sent > 1 for r in hub.cdn.requests) == 6
+    for file in FILES:
+        if not file.startswith("."):
+            assert (root / file).read_bytes() == FILES[file]
+
+
+async def test_what_another_pattern_brought_and_somebody_cut_is_fetched_again(
+    tmp_path: Path, hub: FakeHub
+) -> None:
+    """And what was changed within its length, where git's id can tell."""
+    async with asking(tmp_path, at(hub)) as weights:
+        root = await weights.ensure("hf://owner/name", None, ignore)
+        (root / "model.safetensors").write_bytes(b"cut")
+        (root / "config.json").write_bytes(b"[]")
+        await weights.ensure("hf://owner/name/*.*", None, ignore)
+
+    assert (root / "model.safetensors").read_bytes() == FILES["model.safetensors"]
+    assert (root / "config.json").read_bytes() == FILES["config.json"]
