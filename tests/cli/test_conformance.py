@@ -15,7 +15,6 @@ from llmgw.config.keys import Tls
 from tests.e2e.fleet import Program, llmgw, until
 from tests.fakes.certified import authority, settings
 from tests.fakes.certified import control_plane as certified
-from tests.fakes.ports import free_port
 
 # The number of lines: a rule that is not played any more is to be noticed.
 RULES = 22
@@ -211,7 +210,7 @@ def test_another_web_server_fails_and_nothing_else_happens(
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        ((f"http://127.0.0.1:{free_port()}",), 1, "no answer"),
+        (("http://127.0.0.1:1",), 1, "no answer"),
         (("http://127.0.0.1:99999",), 78, "has the port 99999; ports are 1 to 65535"),
         (("ftp://127.0.0.1",), 78, "must be an http:// or https:// address"),
         (("http://",), 78, "has no host"),
