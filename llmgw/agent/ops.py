@@ -61,6 +61,7 @@ class Ops:
             "fetching": msgspec.to_builtins(agent.weights.fetching),
             "rev_applied": agent.view.rev_applied,
             "replicas": msgspec.to_builtins(agent.view.statuses()),
+            "held": [one.replica.id for one in agent.person.held()],
             "problems": msgspec.to_builtins(
                 (*agent.view.problems(), *agent.link.problems())
             ),

@@ -10,18 +10,26 @@ import anyio.to_thread
 from llmgw.agent import kept
 from llmgw.errors import LlmgwError
 from llmgw.supervisor.supervisor import Supervisor
+from llmgw.wire import Wanted
 
 log = logging.getLogger(__name__)
 
 
 class Person:
-    """*touch*: called when something that reconciling should see is new."""
+    """*wanted*: what is, now. *touch*: called when something that reconciling should
+    see is new.
+    """
 
     def __init__(
-        self, state_dir: Path, supervisor: Supervisor, touch: Callable[[], None]
+        self,
+        state_dir: Path,
+        supervisor: Supervisor,
+        wanted: Callable[[], tuple[Wanted, ...]],
+        touch: Callable[[], None],
     ) -> None:
         self._state_dir = state_dir
         self._supervisor = supervisor
+        self._wanted = wanted
         self._touch = touch
         # Two people at once: each reads, writes and then believes what was written.
         self._lock = anyio.Lock()
@@ -63,18 +71,30 @@ class Person:
 
     async def hold(self, name: str, *, held: bool) -> None:
         """A person stops a replica, until it is wanted otherwise or started again."""
-        statuses = self._supervisor.statuses()
-        status = next((one for one in statuses if one.id == name), None)
-        if status is None:
-            known = ", ".join(one.id for one in statuses) or "none"
-            raise LlmgwError(f"there is no replica {name} here; there are: {known}")
+        meant = self._digests(name)
         path = self._state_dir / kept.STOPPED
         async with self._lock:
-            others = set(self.stopped) - {status.spec_digest}
-            digests = tuple(sorted(others | {status.spec_digest} if held else others))
+            others = set(self.stopped) - meant
+            digests = tuple(sorted(others | meant if held else others))
             stopped = kept.Stopped(digests=digests)
             await anyio.to_thread.run_sync(kept.write, path, stopped)
             self.stopped = digests
         if held:
             self._supervisor.unwant(name)
         self._touch()
+
+    def _digests(self, name: str) -> set[str]:
+        """Of what runs under *name*, and of what is wanted there: of what a person has
+        stopped nothing runs, and after a restart nothing is known but that.
+        """
+        named = [(one.id, one.spec_digest) for one in self._supervisor.statuses()]
+        named += [(one.replica.id, one.digest) for one in self._wanted()]
+        found = {digest for id, digest in named if id == name}
+        if not found:
+            known = ", ".join(sorted({id for id, _ in named})) or "none"
+            raise LlmgwError(f"there is no replica {name} here; there are: {known}")
+        return found
+
+    def held(self) -> tuple[Wanted, ...]:
+        """What would run if nobody had stopped it."""
+        return tuple(one for one in self._wanted() if one.digest in self.stopped)

@@ -35,7 +35,7 @@ from llmgw.session.node import Desired, Identity, LinkStatus
 from llmgw.supervisor.supervisor import Supervisor
 from llmgw.tls import Certificates
 from llmgw.weights.fetch import Weights
-from llmgw.wire import Problem
+from llmgw.wire import Problem, Wanted
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class Agent:
         self.view.build_problems = self.provision.problems
         self.link = self._link()
         self.desired: Desired | None = None
-        self.person = Person(self.state_dir, self.supervisor, self.touch)
+        self.person = Person(self.state_dir, self.supervisor, self._wanted, self.touch)
         self._orders = Orders(config, self.weights, self._here, self.provision.settled)
         self._read = read
         self._systemd = Systemd()
@@ -239,6 +239,9 @@ class Agent:
                 self.view.rev_applied = self.desired.rev
             self.person.end_of_drain()
 
+    def _wanted(self) -> tuple[Wanted, ...]:
+        return self.desired.wanted if self.desired else ()
+
     def plan(self) -> tuple[Action, ...]:
         """What is to be done now. Pure, but for where it looks."""
         desired = self.desired
@@ -288,7 +291,7 @@ class Agent:
 
     def _here(self) -> Here:
         config, status = self.resolved.config, self.link.status.value
-        wanted = self.desired.wanted if self.desired else ()
+        wanted = self._wanted()
         return Here(
             host=status.mgmt_addr or config.mgmt_addr or "127.0.0.1",
             interface=status.mgmt_interface or config.mgmt_interface,

@@ -56,6 +56,9 @@ def lines(status: dict[str, Any]) -> list[str]:
     for source, progress in status["fetching"].items():
         said.append(f"fetching  {source}" + (f" {share(progress)}" if progress else ""))
     said += [_replica(replica) for replica in status["replicas"]]
+    for name in status["held"]:
+        said.append(f"held      {name} is wanted, and stopped by a person here")
+        said.append(f"          `llmgw engines start {name}` lets it run again")
     if not status["replicas"]:
         said.append("replicas  none")
     for problem in status["problems"]:

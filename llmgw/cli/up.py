@@ -169,8 +169,9 @@ class Up:
     # The answer ------------------------------------------------------------------
 
     async def _answer(self, agent: Agent, model: "str | Path") -> None:
-        status = await self._ready(agent)
-        name = site.replica(model).model
+        wanted = site.replica(model)
+        status = await self._ready(agent, wanted.generation)
+        name = wanted.model
         assert name is not None
         _say(f"asking {status.address}:{status.ports['api']}")
         answer = await site.ask(status, name.name, site.QUESTION)
@@ -185,14 +186,19 @@ class Up:
         ):
             print(f"  {command}")
 
-    async def _ready(self, agent: Agent) -> ReplicaStatus:
+    async def _ready(self, agent: Agent, generation: int) -> ReplicaStatus:
         """Wait until the replica serves, saying what it does meanwhile."""
         said = ""
         seen = -1
         with anyio.move_on_after(READY_WITHIN), terminal.progress("weights") as shown:
             while True:
                 seen, _ = await agent.view.changed.newer_than(seen)
+                for held in agent.person.held():
+                    # Whoever stopped it once wants it now.
+                    await agent.person.hold(held.replica.id, held=False)
                 for status in agent.view.statuses():
+                    if status.generation != generation:
+                        continue  # the last time's, of another model
                     if status.progress is not None and status.state == "fetching":
                         shown(status.progress)
                     if status.state != said:

@@ -5,6 +5,7 @@ below one folder, the agent's file included, so that a person can look at each p
 """
 
 import json
+import zlib
 from pathlib import Path
 
 import httpx
@@ -97,8 +98,15 @@ def replica(model: str | Path) -> Replica:
     else:
         name = model.rstrip("/").rpartition("/")[2] or model
         named = Model(name=name.lower(), source=model)
+    # Another model is another wish: what is told of the one of the last time, which is
+    # kept on both sides, is not told of this one. At least 1.
+    generation = zlib.crc32(msgspec.json.encode(named)) or 1
     return Replica(
-        id=REPLICA, generation=1, engine="llamacpp", model=named, context=2048
+        id=REPLICA,
+        generation=generation,
+        engine="llamacpp",
+        model=named,
+        context=2048,
     )
 
 

@@ -4,12 +4,14 @@ from pathlib import Path
 
 import anyio
 import anyio.to_thread
+import pytest
 
 from llmgw.agent import kept
 from llmgw.agent.person import Person
 from llmgw.config import keys
+from llmgw.errors import LlmgwError
 from llmgw.supervisor.supervisor import Supervisor
-from llmgw.wire import ReplicaStatus
+from llmgw.wire import Replica, ReplicaStatus, Wanted
 
 
 class Two(Supervisor):
@@ -29,7 +31,8 @@ class Two(Supervisor):
 
 async def test_two_people_stop_a_replica_each_at_once(tmp_path: Path) -> None:
     """Neither is forgotten: the other's would start again by itself."""
-    person = Person(tmp_path, Two(keys.Supervisor(), tmp_path), lambda: None)
+    supervisor = Two(keys.Supervisor(), tmp_path)
+    person = Person(tmp_path, supervisor, tuple, lambda: None)
 
     async def hold(name: str) -> None:
         await person.hold(name, held=True)
@@ -42,3 +45,25 @@ async def test_two_people_stop_a_replica_each_at_once(tmp_path: Path) -> None:
     path = tmp_path / kept.STOPPED
     written = await anyio.to_thread.run_sync(kept.read, path, kept.Stopped)
     assert written == kept.Stopped(digests=("a", "b"))
+
+
+async def test_what_a_person_stopped_starts_again_though_nothing_remembers_it(
+    tmp_path: Path,
+) -> None:
+    """After a restart, ten minutes or a second `stop` it is in no status."""
+    wanted = Wanted(Replica(id="a", generation=1, engine="command"), "d1")
+
+    def person() -> Person:
+        nothing_runs = Supervisor(keys.Supervisor(), tmp_path)
+        return Person(tmp_path, nothing_runs, lambda: (wanted,), lambda: None)
+
+    one = await anyio.to_thread.run_sync(person)
+    await one.hold("a", held=True)
+    restarted = await anyio.to_thread.run_sync(person)
+    held = restarted.held()
+    await restarted.hold("a", held=False)
+
+    assert held == (wanted,)
+    assert restarted.held() == restarted.stopped == ()
+    with pytest.raises(LlmgwError, match="no replica b here; there are: a"):
+        await restarted.hold("b", held=False)

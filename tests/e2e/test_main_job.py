@@ -132,24 +132,42 @@ def tls(pki: Path, name: str) -> list[str]:
     return [*options, "--tls-ca", f"{pki}/ca.crt"]
 
 
-def test_the_demo_answers_once_and_leaves_nothing_running(
-    tmp_path: Path, llama: Build, tiny: Path
-) -> None:
+def demo(folder: Path, llama: Build, model: str | Path) -> list[str]:
+    """The command, and where it finds the engine."""
+    path = f"PATH={Path(llama.binary).parent}:{os.environ['PATH']}"
+    return [
+        *("env", path),
+        *llmgw("up", "--demo", "--once", "--model", model),
+        *("--state-dir", f"{folder}/up", "--socket", f"{folder}/agent.sock"),
+    ]
+
+
+def answered(command: list[str]) -> None:
     done = subprocess.run(
-        llmgw(
-            *("up", "--demo", "--once", "--model", tiny),
-            *("--state-dir", tmp_path / "up", "--socket", tmp_path / "agent.sock"),
-        ),
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**os.environ, "PATH": f"{Path(llama.binary).parent}:{os.environ['PATH']}"},
+        command, check=False, capture_output=True, text=True, timeout=60
     )
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "answer" in done.stdout
+
+
+def test_the_demo_answers_once_and_leaves_nothing_running(
+    tmp_path: Path, llama: Build, tiny: Path
+) -> None:
+    answered(demo(tmp_path, llama, tiny))
+
     assert not any(alive(pid) for pid in pids_of(str(tmp_path)))
+
+
+def test_the_demo_of_one_model_says_nothing_of_the_next(
+    tmp_path: Path, llama: Build, tiny: Path
+) -> None:
+    """What was wanted the last time is kept on both sides, and its model is gone."""
+    for name in ("first", "second"):
+        folder = tmp_path / name
+        folder.mkdir()
+        answered(demo(tmp_path, llama, shutil.copy(tiny, folder)))
+        shutil.rmtree(folder)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["INT", "TERM"])
@@ -159,28 +177,24 @@ def test_the_demo_interrupted_at_any_step_ends_at_once_and_leaves_nothing(
 ) -> None:
     """Twice, as `timeout` and a terminal do: the second must not leave the engine."""
     model = Path(shutil.copy(tiny, tmp_path))  # its path marks the engine as ours
-    demo = subprocess.Popen(
-        llmgw(
-            *("up", "--demo", "--once", "--model", model),
-            *("--state-dir", tmp_path / "up", "--socket", tmp_path / "agent.sock"),
-        ),
+    started = subprocess.Popen(
+        demo(tmp_path, llama, model),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env={**os.environ, "PATH": f"{Path(llama.binary).parent}:{os.environ['PATH']}"},
     )
-    assert demo.stdout
+    assert started.stdout
     said = ""
     while at not in said:
-        line = demo.stdout.readline()
+        line = started.stdout.readline()
         assert line, said
         said += line
 
-    demo.send_signal(number)
-    demo.send_signal(number)
-    said += demo.communicate(timeout=30)[0]
+    started.send_signal(number)
+    started.send_signal(number)
+    said += started.communicate(timeout=30)[0]
 
-    assert demo.returncode in (0, 1), said
+    assert started.returncode in (0, 1), said
     assert "Traceback" not in said
     assert not any(alive(pid) for pid in pids_of(str(tmp_path)))
 

@@ -117,6 +117,29 @@ def test_a_person_stops_a_replica_and_it_stays_stopped_until_wanted_otherwise(
     assert fleet.replica("ready")["generation"] == 2
 
 
+def test_what_a_person_stopped_twice_or_before_a_restart_starts_at_a_word(
+    fleet: Fleet, port: int
+) -> None:
+    agent, first = at_work(fleet, port)
+    list(ask(fleet.socket, "stop", replica="a"))
+    fleet.replica("stopped")
+    list(ask(fleet.socket, "stop", replica="a"))
+    list(ask(fleet.socket, "start", replica="a"))
+    second = fleet.replica("ready")["pid"]
+    list(ask(fleet.socket, "stop", replica="a"))
+    fleet.replica("stopped")
+    agent.kill()
+    fleet.agent()
+    fleet.connected(port)
+    until(lambda: (fleet.status() or {}).get("rev_applied"), "the wish is known")
+    held = (fleet.status() or {})["held"]
+    list(ask(fleet.socket, "start", replica="a"))
+
+    assert fleet.replica("ready")["pid"] not in (first, second)
+    assert held == ["a"]
+    assert (fleet.status() or {})["held"] == []
+
+
 def test_sigterm_leaves_engines_and_on_stop_stops_them(fleet: Fleet, port: int) -> None:
     """T13, T50: the agent says goodbye, and the engine is there for the next one."""
     agent, pid = at_work(fleet, port)
