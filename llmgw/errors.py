@@ -43,9 +43,14 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     line: int | None = None
     fix: str = ""
 
+    @property
+    def place(self) -> str:
+        """`file:line: key`, what there is of it."""
+        line = self.file + (f":{self.line}" if self.line else "")
+        return ": ".join(part for part in (line, self.key) if part)
+
     def __str__(self) -> str:
-        place = self.file + (f":{self.line}" if self.line else "")
-        head = ": ".join(part for part in (place, self.key, self.what) if part)
+        head = ": ".join(part for part in (self.place, self.what) if part)
         return f"{head}\n  fix: {self.fix}" if self.fix else head
 
 
@@ -57,8 +62,14 @@ class ConfigError(LlmgwError):
     def __init__(self, faults: tuple[Fault, ...]) -> None:
         assert faults, "a ConfigError names at least one fault"
         first = faults[0]
-        super().__init__(first.what, where=first.file, fix=first.fix)
+        super().__init__(first.what, where=first.place, fix=first.fix)
         self.faults = faults
+
+    @property
+    def and_more(self) -> str:
+        """Behind the first, where only that one is told."""
+        more = len(self.faults) - 1
+        return f" (and {more} more)" if more else ""
 
     def __str__(self) -> str:
         return "\n".join(str(fault) for fault in self.faults)

@@ -9,7 +9,7 @@ import anyio.to_thread
 from llmgw.agent.resolve import Resolved
 from llmgw.config.changes import changes
 from llmgw.config.keys import Config
-from llmgw.errors import LlmgwError
+from llmgw.errors import ConfigError, LlmgwError
 
 log = logging.getLogger(__name__)
 
@@ -19,7 +19,9 @@ Reader = Callable[[], Resolved]
 class SayProblem(Protocol):
     """None as *what*: it is over."""
 
-    def __call__(self, code: str, what: str | None, fix: str = "") -> None: ...
+    def __call__(
+        self, code: str, what: str | None, fix: str = "", *, where: str = ""
+    ) -> None: ...
 
 
 async def reread(read: Reader, say_problem: SayProblem) -> Resolved | None:
@@ -28,8 +30,12 @@ async def reread(read: Reader, say_problem: SayProblem) -> Resolved | None:
         resolved = await anyio.to_thread.run_sync(read, abandon_on_cancel=True)
     except LlmgwError as error:
         log.error("file not taken over, the old one stays in force: %s", error)  # noqa: TRY400 -- the operator's fault, not ours
-        what = f"the file was not taken over: {error.what}"
-        say_problem("reload", what, error.fix or "repair it, then reload")
+        more = error.and_more if isinstance(error, ConfigError) else ""
+        what = f"the file was not taken over: {error.what}{more}"
+        fix = error.fix or "repair it, then reload"
+        if more:
+            fix += "; `llmgw check` tells every fault at once"
+        say_problem("reload", what, fix, where=error.where)
         return None
     say_problem("reload", None)
     return resolved

@@ -303,13 +303,19 @@ class Agent:
 
     # What is wrong with it, and the file ------------------------------------------
 
-    def say_problem(self, code: str, what: str | None, fix: str = "") -> None:
+    def say_problem(
+        self, code: str, what: str | None, fix: str = "", *, where: str = ""
+    ) -> None:
         """A problem of the agent itself, for as long as it lasts; None: it is over."""
         if what is None:
             self.view.own_problems.pop(code, None)
         else:
             self.view.own_problems[code] = Problem(
-                code=code, severity="warning", what=what, fix=fix or None
+                code=code,
+                severity="warning",
+                what=what,
+                where=where or None,
+                fix=fix or None,
             )
         self.touch()
 

@@ -76,5 +76,4 @@ async def _main(agent: Agent, socket: Path) -> None:
 
 def _in_a_line(error: LlmgwError) -> str:
     first, *_ = str(error).splitlines()
-    more = len(error.faults) - 1 if isinstance(error, ConfigError) else 0
-    return f"{first} (and {more} more)" if more else first
+    return first + (error.and_more if isinstance(error, ConfigError) else "")

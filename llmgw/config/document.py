@@ -52,7 +52,8 @@ that the file is wrong. `--json` prints the same for programs, durations as seco
 
 `systemctl reload llmgw-agent` (SIGHUP) reads the file again. Keys marked *live* change
 at once; for the others the log and `llmgw status` name what waits for a restart, which
-engines outlive. A wrong file changes nothing and is said to be wrong.
+engines outlive. A wrong file changes nothing, and both tell
+what is wrong in which line of it, and what to write instead.
 
 ## Completion in an editor
 

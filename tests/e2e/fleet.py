@@ -203,6 +203,12 @@ class Fleet:
                 self.engines.add(one["pid"])
         return status
 
+    def text(self, command: str = "status") -> str:
+        """What `llmgw COMMAND` prints to a person."""
+        words = llmgw(command, "--socket", self.socket)
+        done = subprocess.run(words, capture_output=True, text=True, check=True)
+        return done.stdout
+
     def replica(self, state: str, name: str = "a") -> dict[str, Any]:
         """That replica, once it is in that state."""
         what = f"{name} is {state}"

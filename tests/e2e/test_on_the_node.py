@@ -243,9 +243,11 @@ def test_a_reload_takes_what_it_can_and_a_wrong_file_changes_nothing(
     second = free_port()
     fleet.control("cp2", second, "leader 2")
 
-    (fleet.folder / "agent.toml").write_text("sevrers = 1\n")
+    file = fleet.folder / "agent.toml"
+    file.write_text("bogus = 1\n" + file.read_text())
     agent.send(signal.SIGHUP)
     until(lambda: "reload" in codes(fleet), "the wrong file is said")
+    assert f"{file}:1: bogus: the file was not taken over" in fleet.text()
     assert fleet.connected(port)
     file_of(fleet, second)
     agent.send(signal.SIGHUP)
