@@ -18,6 +18,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from msgspec import Struct
 
 from llmgw import files as whole
+from llmgw.config import address
 from llmgw.errors import TlsError
 
 CA = "ca"
@@ -65,7 +66,8 @@ def issue(
 ) -> Issued:
     """A certificate for *name*, good on both ends: nodes dial, control planes listen.
 
-    *sans* are the names and addresses it may be reached under; *name* is always one.
+    *sans* are the names and addresses it may be reached under; *name* is one too, where
+    a host can be called so.
     """
     if not name or "/" in name or name.startswith((".", "-")) or name == CA:
         raise TlsError(f"{name!r} is no name for a certificate", where=str(folder))
@@ -130,10 +132,17 @@ def _sign(
 ) -> x509.Certificate:
     authority = _load_certificate(_files(folder, CA).cert_file)
     authority_key = _load_key(_files(folder, CA).key_file)
-    names = [_san(text) for text in dict.fromkeys((name, *sans))]
+    own = (name,) if address.is_name(name) else ()
+    names = [_san(text) for text in dict.fromkeys((*own, *sans))]
+    builder = _builder(_name(name), authority.subject, key, days, starts)
+    if names:
+        builder = builder.add_extension(
+            x509.SubjectAlternativeName(names), critical=False
+        )
     return (
-        _builder(_name(name), authority.subject, key, days, starts)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        builder.add_extension(
+            x509.BasicConstraints(ca=False, path_length=None), critical=True
+        )
         .add_extension(_usage(signs_certificates=False), critical=True)
         .add_extension(
             x509.ExtendedKeyUsage(
@@ -147,7 +156,6 @@ def _sign(
             ),
             critical=False,
         )
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .sign(authority_key, hashes.SHA256())
     )
 
@@ -167,9 +175,22 @@ def _builder(
         .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(begin)
-        .not_valid_after(begin + BACKDATED + timedelta(days=days))
+        .not_valid_after(_end(begin + BACKDATED, days))
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
     )
+
+
+def _end(begin: datetime, days: float) -> datetime:
+    # Certificates know whole seconds; what lasts none is over as it is made.
+    if not days * 86400 >= 1:
+        raise TlsError(f"{days:g} days is no time that a certificate lasts")
+    try:
+        return begin + timedelta(days=days)
+    except OverflowError as error:
+        raise TlsError(
+            f"{days:g} days is too long: a date in a certificate ends with the year "
+            "9999"
+        ) from error
 
 
 def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
@@ -198,10 +219,12 @@ def _san(text: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(text.strip("[]")))
     except ValueError:
         pass
-    try:
-        return x509.DNSName(text)
-    except ValueError as error:
-        raise TlsError(f"{text!r} is neither a name nor an address") from error
+    if not address.is_name(text.removeprefix("*.")):
+        raise TlsError(
+            f"{text!r} is neither a name nor an address",
+            fix="write one name or address with each --san, without a port",
+        )
+    return x509.DNSName(text)
 
 
 def _files(folder: Path, name: str) -> Issued:

@@ -94,6 +94,58 @@ def test_a_name_that_is_none_is_refused(tmp_path: Path, name: str) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["ca.crt", "ca.key"]
 
 
+@pytest.mark.parametrize(
+    "days", [-5.0, 0.0, 1e-9, 9_999_999.0, float("inf"), float("nan")]
+)
+def test_a_time_that_no_certificate_lasts_is_refused(
+    tmp_path: Path, days: float
+) -> None:
+    """-5 and 9999999 were tracebacks; 0 made one that was over already."""
+    pki.init(tmp_path)
+
+    for make in (pki.issue, pki.init):
+        with pytest.raises(TlsError, match="days is"):
+            make(tmp_path, name="n1", days=days, force=True)
+    assert not (tmp_path / "n1.crt").exists()
+
+
+@pytest.mark.parametrize(
+    "san", ["bad san", "", "a..b", "https://cp1", "cp1:7443", "*", "käse.example"]
+)
+def test_what_no_host_is_called_is_no_name_for_one(tmp_path: Path, san: str) -> None:
+    pki.init(tmp_path)
+
+    with pytest.raises(TlsError, match="neither a name nor an address"):
+        pki.issue(tmp_path, "n1", sans=(san,))
+    assert not (tmp_path / "n1.crt").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "sans", "names"),
+    [
+        ("cp1", ("*.cp1.example", "10.0.0.1"), ["cp1", "*.cp1.example"]),
+        # A node_id may be anything; nobody dials it under that.
+        ("rack 7:n1", ("n1.example",), ["n1.example"]),
+        ("rack 7:n1", (), []),
+    ],
+)
+def test_the_names_in_it_are_those_of_hosts(
+    tmp_path: Path, name: str, sans: tuple[str, ...], names: list[str]
+) -> None:
+    pki.init(tmp_path)
+    made = pki.issue(tmp_path, name, sans=sans)
+
+    certificate = x509.load_pem_x509_certificate(made.cert_file.read_bytes())
+    found = [
+        one
+        for extension in certificate.extensions
+        if isinstance(extension.value, x509.SubjectAlternativeName)
+        for one in extension.value.get_values_for_type(x509.DNSName)
+    ]
+    assert found == names
+    assert certificate.subject.rfc4514_string().startswith("CN=")
+
+
 def test_without_an_authority_it_says_how_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(TlsError) as caught:
         pki.issue(tmp_path, "n1")

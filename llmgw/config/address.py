@@ -251,7 +251,7 @@ def _host(bare: str) -> tuple[str, str | None] | Complaint:
     if re.search(r"%[0-7]", bare):
         return Complaint("has an escaped letter in its host", "write the letter itself")
     name = mapped_name(unquote(bare, errors="replace"))
-    if name is None or len(name) > 253 or not _NAME.fullmatch(name):
+    if name is None or not is_name(name):
         return Complaint(
             f"has a host that is neither a name nor an address: {quote(bare)}"
         )
@@ -267,6 +267,11 @@ def _host(bare: str) -> tuple[str, str | None] | Complaint:
             )
         return _one_machine(ip) or (name, None)
     return name, None
+
+
+def is_name(text: str) -> bool:
+    """Whether a host may be called *text*, in ASCII."""
+    return len(text) <= 253 and _NAME.fullmatch(text) is not None
 
 
 def mapped_name(name: str) -> str | None:

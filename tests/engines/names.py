@@ -1,19 +1,20 @@
 """Whether an engine calls things as its module here does, read from its wheel.
 
-    pip download --no-deps vllm
-    python -m tests.engines.names vllm vllm-*.whl
+    .venv/bin/pip download --no-deps vllm
+    .venv/bin/python -m tests.engines.names vllm vllm-*.whl
 
 Nothing is run: neither the engine's hundred dependencies nor a GPU is needed. Ends
 with 1 and the names that the wheel does not have. (llama.cpp has no such source in its
 wheel; test_real_llama asks the program itself.)
 """
 
+import argparse
 import ast
 import json
 import re
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -132,9 +133,21 @@ def _stands(name: str, text: str) -> bool:
     return f'"{name}"' in text or f"'{name}'" in text
 
 
-def main(engine: str, wheel: str) -> int:
+def main(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.engines.names",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("engine", choices=sorted(SETTINGS))
+    parser.add_argument("wheel", type=Path)
+    arguments = parser.parse_args(argv)
+    engine, wheel = arguments.engine, arguments.wheel
     names = written(engine)
-    gone = missing(names, Path(wheel))
+    try:
+        gone = missing(names, wheel)
+    except (OSError, zipfile.BadZipFile) as error:
+        parser.error(f"{wheel} cannot be read as a wheel: {error}")
     sys.stdout.writelines(f"not in {wheel}: {one}\n" for one in gone)
     whole = sum(len(getattr(names, field)) for field in Names.__struct_fields__)
     sys.stdout.write(f"{whole - len(gone)} of {whole} names of {engine} are there\n")
@@ -142,4 +155,4 @@ def main(engine: str, wheel: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    sys.exit(main(sys.argv[1:]))

@@ -40,7 +40,7 @@ def wheel(path: Path, *, without: str = "") -> str:
 def test_a_wheel_that_has_all_names_is_as_the_module_takes_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main("vllm", wheel(tmp_path / "a.whl")) == 0
+    assert main(["vllm", wheel(tmp_path / "a.whl")]) == 0
     assert "not in" not in capsys.readouterr().out
 
 
@@ -57,7 +57,7 @@ def test_a_wheel_that_has_all_names_is_as_the_module_takes_it(
 def test_a_name_that_is_gone_is_said(
     without: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main("vllm", wheel(tmp_path / "a.whl", without=without)) == 1
+    assert main(["vllm", wheel(tmp_path / "a.whl", without=without)]) == 1
     missing = [
         line.partition(": ")[2]
         for line in capsys.readouterr().out.splitlines()
@@ -75,3 +75,23 @@ def test_all_that_is_written_is_looked_for() -> None:
     assert "--is-embedding" in sglang.flags
     assert sglang.variables == {"SGLANG_HOST_IP"}
     assert sglang.fields == {"text", "sampling_params", "max_new_tokens"}
+
+
+@pytest.mark.parametrize(
+    ("argv", "status", "said"),
+    [
+        (["--help"], 0, "Whether an engine calls things"),
+        (["vllm", "nope.whl"], 2, "nope.whl cannot be read as a wheel"),
+        (["vllm", __file__], 2, "cannot be read as a wheel"),
+        (["other", "a.whl"], 2, "choose from"),
+        ([], 2, "required: engine, wheel"),
+    ],
+)
+def test_what_cannot_be_compared_is_said_without_a_traceback(
+    argv: list[str], status: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(argv)
+
+    assert ended.value.code == status
+    assert said in "".join(capsys.readouterr())
