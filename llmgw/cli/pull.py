@@ -18,6 +18,7 @@ from llmgw.discovery.node import Here
 from llmgw.errors import ConfigError, Fault, WeightsError
 from llmgw.weights.fetch import Weights
 from llmgw.weights.sources import masked
+from llmgw.weights.space import shown
 from llmgw.wire import Progress
 
 EXAMPLE = """\
@@ -124,9 +125,9 @@ def _lines(name: str) -> Show:
 def told(progress: Progress) -> str:
     """One step in words: what, how much of how much."""
     if progress.total is None:
-        return f"{progress.what}, {size(progress.done)}"
+        return f"{progress.what}, {shown(progress.done)}"
     share = 100 * progress.done / progress.total if progress.total else 100
-    amount = f"{size(progress.done)} of {size(progress.total)}"
+    amount = f"{shown(progress.done)} of {shown(progress.total)}"
     return f"{progress.what}, {amount}, {share:.0f} %"
 
 
@@ -134,19 +135,10 @@ def paced(progress: Progress, rate: float) -> str:
     """How fast it comes and how long it will take at that, if it comes at all."""
     if rate <= 0:
         return ""
-    words = f", {size(round(rate))}/s"
+    words = f", {shown(round(rate))}/s"
     if progress.total is not None:
         words += f", {(progress.total - progress.done) / rate:.0f} s to go"
     return words
-
-
-def size(count: int) -> str:
-    number = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if number < 1024:
-            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
-        number /= 1024
-    return f"{number:.2f} TiB"
 
 
 def _with_a_bar(weights: Weights, arguments: argparse.Namespace) -> Path:

@@ -8,6 +8,7 @@ import msgspec
 
 from llmgw.agent.door import ask_once
 from llmgw.cli._socket import add_socket, understood
+from llmgw.weights.space import shown
 
 
 def add_parser(commands: Any) -> None:
@@ -54,7 +55,7 @@ def lines(status: dict[str, Any]) -> list[str]:
     if status["draining"]:
         said.append("draining  nothing new is started; `llmgw undrain` ends it")
     for source, progress in status["fetching"].items():
-        said.append(f"fetching  {source}" + (f" {share(progress)}" if progress else ""))
+        said.append(f"fetching  {source}" + (share(progress) if progress else ""))
     said += [_replica(replica) for replica in status["replicas"]]
     for name in status["held"]:
         said.append(f"held      {name} is wanted, and stopped by a person here")
@@ -80,17 +81,17 @@ def _replica(replica: dict[str, Any]) -> str:
         said += " adopted"
     progress = replica.get("progress")
     if progress:
-        said += f" ({progress['what']} {share(progress)})"
+        said += f" ({progress['what']}{share(progress)})"
     if replica.get("reason"):
         said += f": {replica['reason']}"
     return said
 
 
 def share(progress: dict[str, Any]) -> str:
-    """How far it is, in percent where the whole is known."""
+    """How far it is: in percent where the whole is known, else how much came."""
     if progress.get("total"):
-        return f"{100 * progress['done'] // progress['total']} %"
-    return f"{progress['done']}"
+        return f" {100 * progress['done'] // progress['total']} %"
+    return f", {shown(progress['done'])}" if progress["done"] else ""
 
 
 def span(seconds: float) -> str:

@@ -237,7 +237,6 @@ class Keeper:
             if before is None or before.ports != lease.ports:
                 self._launch = await self._prepared(self.order, lease)
             assert self._launch
-            self._progress = None
             self._become("starting")
             self._engine = await self._spawn(self._launch, lease)
             self._lease = lease
@@ -383,6 +382,7 @@ class Keeper:
             return
         if state != self._state:
             self._since = time.monotonic()
+            self._progress = None  # of what it was doing, and does no more
         self._state = state
         self._reason = reason
         self._tools.changed()

@@ -180,3 +180,27 @@ def is_fetcher(folder: Path, agent: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return False
     return is_one and int(parent) == agent
+
+
+def test_of_a_fetch_that_nobody_wants_any_more_nothing_is_told(fleet: Fleet) -> None:
+    """A stopped replica was to be `asked again in 12 s` for as long as it was shown."""
+    port = free_port()
+    fleet.control("cp1", port, "leader 1")
+    fleet.write(f"http://127.0.0.1:{port}", extra=fleet.engine_file())
+    fleet.want(replica("a", f"http://127.0.0.1:{free_port()}/nobody"))
+    fleet.agent()
+    until(
+        lambda: "asked again" in str(states(fleet).get("a", {}).get("progress")),
+        "it waits for a server that is not there",
+        more=fleet.logs,
+    )
+    waits = fleet.text()
+
+    fleet.want()
+    stopped = fleet.replica("stopped")
+
+    assert re.search(
+        r"a fetching \(fetching, asked again[^)]*\(\w[^)]*\)\)$", waits, re.MULTILINE
+    )
+    assert stopped.get("progress") is None
+    until(lambda: (fleet.status() or {}).get("fetching") == {}, "the fetch has ended")

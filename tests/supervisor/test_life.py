@@ -2,11 +2,16 @@
 
 import os
 import signal
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
+import anyio
 import pytest
 
-from llmgw.errors import EngineError
+from llmgw import wire
+from llmgw.errors import EngineError, WeightsError
+from llmgw.supervisor.launch import Launch
 from tests.supervisor.conftest import gone, is_alive, living, node, order
 
 
@@ -158,3 +163,36 @@ async def test_stop_all_returns_when_nothing_runs(state_dir: Path) -> None:
         for pid in pids:
             assert pid
             await gone(pid)
+
+
+@pytest.mark.parametrize(
+    ("error", "state"),
+    [
+        (WeightsError("is not there"), "failed"),
+        (WeightsError("reset", final=False), "backoff"),
+        (None, "stopped"),
+    ],
+)
+async def test_what_was_told_of_a_fetch_ends_with_it(
+    state_dir: Path, error: WeightsError | None, state: str
+) -> None:
+    """A stopped replica was `asked again in 12 s` for ten minutes."""
+
+    async def prepare(
+        _ports: Mapping[str, int], report: Callable[[wire.Progress], None]
+    ) -> Launch:
+        report(wire.Progress(what="fetching, asked again in 12 s", done=0))
+        if error is not None:
+            raise error
+        await anyio.sleep_forever()
+        raise AssertionError("it sleeps for ever")
+
+    async with node(state_dir, restart_base=30.0, restart_max=60.0) as here:
+        here.supervisor.want(replace(order(), prepare=prepare))
+        if error is None:
+            waits = await here.until(lambda s: s.progress is not None)
+            assert waits.state == "fetching"
+            here.supervisor.unwant("fake-0")
+        over = await here.state(state)
+
+        assert over.progress is None
