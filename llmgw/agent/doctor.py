@@ -14,6 +14,7 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
+import msgspec
 
 from llmgw.agent import door, host
 from llmgw.agent.finding import Finding
@@ -21,6 +22,7 @@ from llmgw.agent.inventory import Inventory
 from llmgw.agent.resolve import Resolved
 from llmgw.config.address import masked
 from llmgw.errors import LlmgwError, Refused, TlsError, Unreachable
+from llmgw.session import rules
 from llmgw.session.dial import Dialer
 from llmgw.session.http import Connection
 from llmgw.tls import Certificates
@@ -50,7 +52,8 @@ async def examine(
     certificates, finding = await anyio.to_thread.run_sync(_certificates, found)
     yield finding
     dates: list[float] = []
-    async for one in _servers(found, certificates, finding, dates):
+    refused = await anyio.to_thread.run_sync(_refused, socket_path)
+    async for one in _servers(found, certificates, finding, dates, refused):
         yield one
     yield clock(dates)
     yield address(found)
@@ -98,6 +101,7 @@ async def _servers(
     certificates: Certificates | None,
     tls: Finding,
     dates: list[float],
+    refused: list[Problem],
 ) -> AsyncIterator[Finding]:
     limit = found.config.link.dial_timeout
     leaders: list[str] = []
@@ -122,12 +126,32 @@ async def _servers(
         else:
             dates += [] if date is None else [date - time.time()]
             leaders += [server] if said.leader else []
-            evidence = f"leads, epoch {said.epoch}"
-            if not said.leader:
-                evidence = f"is a standby of {masked(said.url or 'a leader unknown')}"
-            yield Finding(check=check, verdict="ok", evidence=evidence)
-    if tls.verdict != "fault":
+            yield Finding(check=check, verdict="ok", evidence=_role(said))
+    for problem in refused:
+        yield _told("accepted by a control plane", problem)
+    # Of one that was told of a higher epoch it is known why it leads no more.
+    if tls.verdict != "fault" and (leaders or not refused):
         yield _one_leads(leaders)
+
+
+def _role(said: Leader) -> str:
+    if said.leader:
+        return f"leads, epoch {said.epoch}"
+    if said.url is None:
+        return "is a standby, and does not say of whom"
+    return f"is a standby of {masked(said.url)}"
+
+
+def _refused(socket_path: Path) -> list[Problem]:
+    """What the agent was refused for and only a person can clear up. Nothing without an
+    agent: that it cannot be asked is told with the way back.
+    """
+    try:
+        status = door.ask_once(socket_path, "status")
+        problems = msgspec.convert(status["problems"], list[Problem])
+    except (LlmgwError, KeyError, TypeError, msgspec.ValidationError):
+        return []
+    return [one for one in problems if one.code in rules.TOLD]
 
 
 def _one_leads(leaders: list[str]) -> Finding:

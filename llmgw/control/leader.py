@@ -69,7 +69,7 @@ class Told:
     def overtaken(self, epoch: int) -> None:
         log.error(
             "stepped down: a node has followed a newer leader epoch=%d seen=%d "
-            "fix='start again with --epoch-floor %d'",
+            "fix='if that one is no more, start again with --epoch-floor %d'",
             self.lead.value.epoch,
             epoch,
             epoch + 1,
@@ -123,9 +123,12 @@ class Followed:
 
     def overtaken(self, epoch: int) -> None:
         log.error(
-            "stepped down: a node has followed a newer leader epoch=%d seen=%d",
+            "stepped down: a node has followed a newer leader epoch=%d seen=%d "
+            "fix='if that one is no more, write into %s: leader %d'",
             self.lead.value.epoch,
             epoch,
+            self._file,
+            epoch + 1,
         )
         self._overtaken = epoch
         self.lead.set(Lead(epoch=epoch))

@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 # Longer than any of it should take; nothing waits for it.
 LIMIT = 30.0
 # Refusals after which there is no session to ask for anything more.
-ENDING = frozenset({"unknown_session", "not_leader", "stale_epoch", *rules.STUBBORN})
+ENDING = frozenset({"unknown_session", "not_leader", *rules.TOLD})
 
 
 class Aside:

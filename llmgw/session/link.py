@@ -233,7 +233,7 @@ class Link:
         if error.retry_after_s is not None:
             seconds = min(error.retry_after_s, rules.RETRY_AFTER_MAX)
             self._not_before[server] = anyio.current_time() + seconds
-        if error.code in rules.STUBBORN or error.code == "stale_epoch":
+        if error.code in rules.TOLD:
             self._troubles.set(refused(error, self._memory.epoch))
 
     async def _hold(self, opened: Opened) -> tuple[Session, SessionError]:
@@ -266,7 +266,7 @@ class Link:
         await self._memory.drop_failed(but=opened.server)
         self._present = opened
         self._not_before.pop(opened.server, None)
-        self._troubles.clear(*rules.STUBBORN, "stale_epoch")
+        self._troubles.clear(*rules.TOLD)
         self._troubles.settle(
             "mgmt_addr_loopback", loopback(opened.said.mgmt_addr or "")
         )

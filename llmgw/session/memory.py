@@ -13,7 +13,7 @@ from llmgw.errors import Refused
 from llmgw.session import kept as disk
 from llmgw.session import rules
 from llmgw.session.kept import Kept, Machine
-from llmgw.session.troubles import Troubles
+from llmgw.session.troubles import Troubles, rebuilt
 from llmgw.wire import Problem
 
 log = logging.getLogger(__name__)
@@ -80,11 +80,8 @@ class Memory:
     async def accept(self, epoch: int, *, where: str) -> None:
         """Refused if a higher one was accepted before; else it is the one to beat."""
         if not rules.may_lead(epoch, self.epoch):
-            fix = (
-                "if this control plane was rebuilt: `llmgw forget-epoch` on the node, "
-                f"or --epoch-floor {self.epoch} on the control plane"
-            )
             what = f"stale leader: its epoch {epoch} is below {self.epoch}, seen before"
+            fix = rebuilt(self.epoch)
             raise Refused(what, where=where, fix=fix, code="stale_epoch")
         if epoch > self.epoch:
             await self._change(epoch=epoch)

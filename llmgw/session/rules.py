@@ -18,6 +18,8 @@ HEARTBEAT_MAX = 60.0
 MISSED = 3
 # Refusals that a person has to clear up: no use in asking again quickly.
 STUBBORN = frozenset({"node_in_use", "identity_mismatch", "protocol"})
+# Refusals that are a problem as long as they last: the reason alone is no help.
+TOLD = STUBBORN | {"stale_epoch"}
 # The longest that a `retry_after_s` is believed.
 RETRY_AFTER_MAX = 300.0
 # Seconds in which standbys alone answer before that is no election any more.

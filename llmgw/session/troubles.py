@@ -56,8 +56,7 @@ def refused(error: Refused, seen: int) -> Problem:
         "identity_mismatch": "set node_id to the certificate's common name, or issue a "
         "certificate for this node",
         "protocol": "run versions of agent and control plane that know each other",
-        "stale_epoch": "if this control plane was rebuilt: `llmgw forget-epoch` on the "
-        f"node, or --epoch-floor {seen} on the control plane",
+        "stale_epoch": rebuilt(seen),
     }
     return Problem(
         code=error.code,
@@ -65,6 +64,18 @@ def refused(error: Refused, seen: int) -> Problem:
         what=error.what,
         where=error.where,
         fix=error.fix or fixes[error.code],
+    )
+
+
+def rebuilt(seen: int) -> str:
+    """What to do about a control plane that was made anew, when nodes saw *seen*.
+
+    It is started again either way: once it was told of a higher epoch it leads no more.
+    And a floor of one more, as its own log says: that epoch may be another's.
+    """
+    return (
+        f"if this control plane was rebuilt: start it again with --epoch-floor "
+        f"{seen + 1}; or `llmgw forget-epoch` on every node, and then start it again"
     )
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 
 from llmgw.agent import bundle, host
@@ -12,6 +13,7 @@ from llmgw.agent.doctor import address, clock, examine
 from llmgw.agent.door import Door, once
 from llmgw.agent.finding import Finding
 from llmgw.agent.resolve import Resolved, read
+from llmgw.wire import Problem
 from tests.fakes.control_plane import ControlPlane, Exchange, Handler
 from tests.fakes.ports import free_port
 
@@ -127,6 +129,37 @@ async def test_nobody_leads(tmp_path: Path) -> None:
 
     assert said["leader"].verdict == "fault"
     assert said["clock"].verdict == "skipped"
+
+
+async def test_what_the_agent_was_refused_for_is_a_fault(tmp_path: Path) -> None:
+    """A standby that knows of no leader was all that was told of it, as well."""
+    stale = Problem(
+        code="stale_epoch", severity="error", what="leads with epoch 1", fix="so"
+    )
+    other = Problem(code="clock_skew", severity="warning", what="is behind")
+
+    async def status(_request: Any) -> Any:
+        return {"problems": msgspec.to_builtins([other, stale])}
+
+    async def stepped_down(exchange: Exchange) -> None:
+        await exchange.answer({"leader": False, "epoch": 50})
+
+    where = tmp_path / "agent.sock"
+    async with anyio.create_task_group() as group:
+        plane = ControlPlane()
+        plane.on["leader"] = stepped_down
+        await group.start(plane.run)
+        await group.start(Door(where, {"status": once(status)}).run)
+        found = await anyio.to_thread.run_sync(resolved, tmp_path, [plane.url])
+        said = await examined(found, where)
+
+        refused = said["accepted by a control plane"]
+        assert (refused.verdict, refused.evidence) == ("fault", "leads with epoch 1")
+        assert refused.fix == "so"
+        assert "leader" not in said
+        standby = said[f"control plane {plane.url}"]
+        assert standby.evidence == "is a standby, and does not say of whom"
+        group.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("reachable", [True, False])

@@ -226,7 +226,7 @@ async def test_of_two_leaders_the_higher_epoch_wins(tmp_path: Path) -> None:
     assert status.state != "connected"
     fix = codes["stale_epoch"].fix or ""
     assert "forget-epoch" in fix
-    assert "--epoch-floor 4" in fix
+    assert "--epoch-floor 5;" in fix
 
 
 async def test_forgetting_the_epoch_lets_a_rebuilt_control_plane_in(
