@@ -37,6 +37,12 @@ class Beating:
         self.claim = msgspec.structs.replace(self.claim, reserved=is_taken)
         self.beat()
 
+    def wait(self, is_waiting: bool) -> None:
+        """Tell at once whether it waits for room."""
+        if self.claim.waiting != is_waiting:
+            self.claim = msgspec.structs.replace(self.claim, waiting=is_waiting)
+            self.beat()
+
     def beat(self) -> None:
         with self._lock:
             self.claim = msgspec.structs.replace(self.claim, beat=self.claim.beat + 1)

@@ -47,7 +47,9 @@ class Owner(Struct, frozen=True, kw_only=True):
 
 
 class Claim(Struct, frozen=True, kw_only=True):
-    """*done* of *total* bytes; *reserved* once there is room for all of them."""
+    """*done* of *total* bytes; *reserved* once there is room for all of them, and
+    *waiting* for the room of more.
+    """
 
     owner: Owner
     key: str
@@ -55,6 +57,7 @@ class Claim(Struct, frozen=True, kw_only=True):
     total: int = 0
     done: int = 0
     reserved: bool = False
+    waiting: bool = False
 
 
 def me() -> Owner:

@@ -27,6 +27,8 @@ class Wanted(Struct, frozen=True, kw_only=True):
     name: str
     origins: tuple[Origin, ...]
     size: int | None = None
+    # How long it was when it was listed; whoever owns it may write to it since.
+    about: int | None = None
     sha256: str | None = None
     # Git's id of a file that git itself keeps: the hub gives no other digest of it.
     blob: str | None = None

@@ -19,6 +19,7 @@ from llmgw.weights.http import Client
 from llmgw.weights.order import Begin
 from llmgw.weights.parts import (
     WORK,
+    clear,
     key_of,
     part_of,
     sweep,
@@ -170,7 +171,8 @@ class Job:
         room = Room(self._begin, self._claims, beating, self._account, self._pause)
         here = lying.whole(folder, plan.files)
         missing = [file for file in plan.files if file.name not in here]
-        known = {file.name: file.size for file in missing if file.size is not None}
+        sizes = {f.name: f.about if f.size is None else f.size for f in missing}
+        known = {name: size for name, size in sizes.items() if size is not None}
         if missing and len(known) == len(missing):
             room.reserve(known, parts)
         watch = Watch(
@@ -198,7 +200,10 @@ class Job:
                 broken.set()
                 for future in futures:
                     future.cancel()
-                fault.result()
+        if fault is not None:
+            if room.gave_way:
+                clear(parts)
+            fault.result()
         lying.publish(folder, parts, got)
         lying.mark(plan, folder, here | got)
         # None if what lay there was evicted meanwhile.

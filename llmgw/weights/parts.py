@@ -127,6 +127,11 @@ def sweep(parts: Path) -> None:
         shutil.rmtree(parts, ignore_errors=True)
 
 
+def clear(parts: Path) -> None:
+    """Leave nothing behind: others need the room."""
+    shutil.rmtree(parts, ignore_errors=True)
+
+
 def sweep_all(work: Path) -> None:
     """All that is unfinished here: it lies complete now. The claim stays.
 

@@ -189,6 +189,9 @@ def _local(source: Local, sha256: str | None) -> Plan:
     if not inside:
         raise WeightsError("holds no files", where=name)
     files = [
-        Wanted(name=str(p.relative_to(path)), origins=(OnDisk(p),)) for p in inside
+        Wanted(
+            name=str(p.relative_to(path)), origins=(OnDisk(p),), about=p.stat().st_size
+        )
+        for p in inside
     ]
     return Plan(folder=folder, name=name, files=tuple(files))

@@ -16,6 +16,9 @@ from llmgw.weights.parts import part_of
 from llmgw.weights.space import Space, shown
 from llmgw.wire import Progress
 
+# All who hold room are seen to wait for each other so often in a row before one of them
+# gives way: each sees the others' claims a moment late.
+STUCK = 3
 # What went wrong is told for so long after it did, though bytes come again: of a server
 # that breaks every few seconds a person sees why it is slow.
 WHY_LASTS = 10.0
@@ -43,6 +46,15 @@ class Account:
         with self._lock:
             self._sizes |= sizes
             return sum(self._sizes.values())
+
+    def rest(self, on_disk: Callable[[str], int]) -> int:
+        """So much of all of them has yet to find room."""
+        with self._lock:
+            sizes, done = dict(self._sizes), dict(self._done)
+        return sum(
+            max(0, size - max(done.get(name, 0), on_disk(name)))
+            for name, size in sizes.items()
+        )
 
     def begin(self, files: int) -> None:
         """So many files are to come."""
@@ -101,29 +113,54 @@ class Room:
         self._beating = beating
         self._pause = pause
         self._lock = threading.Lock()
+        self._stuck = 0
+        # What this job has is in the way of others, as theirs is in its own.
+        self.gave_way = False
 
     def reserve(self, sizes: dict[str, int], parts: Path) -> None:
         """Have room for *sizes*, beside what was asked for before."""
         with self._lock:
             total = self._account.size(sizes)
-            here = sum(_on_disk(part_of(parts, name)) for name in sizes)
-            needed = max(0, sum(sizes.values()) - here)
+            needed = self._needed(parts)
+            claim = self._beating.claim
             self._beating.update((total - needed, total))
-            self._keep_limit(needed)
-            while not self._is_promised(needed):
-                missing = self._space.missing(self._beating.claim, needed)
-                if not missing:
-                    continue  # whoever had it a moment ago gave it back
-                if self._limit is not None and Cache(self._cache).make_room(missing):
-                    continue
-                others = self._space.others(self._beating.claim)
-                if not others:
-                    raise self._space.refusal(missing, needed, self._freeable())
-                self._account.say(
-                    f"waiting for {shown(missing)} of disk, "
-                    f"beside {len(others)} other fetches"
-                )
-                self._pause(1.0)
+            if claim.reserved and claim.total != total:
+                # What others do not know of they would take.
+                self._beating.beat()
+            self._keep_limit(total)
+            try:
+                while not self._is_promised(needed):
+                    self._make_way(needed)
+                    needed = self._needed(parts)
+            finally:
+                self._beating.wait(False)
+
+    def _needed(self, parts: Path) -> int:
+        """By all that is known of: what was promised to one file is not there for the
+        next, though it is not on the disk yet.
+        """
+        return self._account.rest(lambda name: _on_disk(part_of(parts, name)))
+
+    def _make_way(self, needed: int) -> None:
+        """See that there may be room for *needed* at the next look, or say why not."""
+        missing = self._space.missing(self._beating.claim, needed)
+        if not missing:
+            return  # whoever had it a moment ago gave it back
+        if self._limit is not None and Cache(self._cache).make_room(missing):
+            return
+        others = self._space.others(self._beating.claim)
+        if not others:
+            raise self._space.refusal(missing, needed, self._freeable())
+        is_stuck = self._space.is_stuck(self._beating.claim, others)
+        self._stuck = self._stuck + 1 if is_stuck else 0
+        if self._stuck >= STUCK:
+            self.gave_way = True
+            raise self._space.stuck(missing, len(others), self._freeable())
+        self._beating.wait(True)
+        self._account.say(
+            f"waiting for {shown(missing)} of disk, beside {len(others)} other fetches"
+        )
+        self._pause(1.0)
 
     def _is_promised(self, needed: int) -> bool:
         """Whether there is room for *needed*, and all who share the cache know it."""
@@ -138,15 +175,15 @@ class Room:
         self._beating.reserve(False)
         return False
 
-    def _keep_limit(self, needed: int) -> None:
+    def _keep_limit(self, total: int) -> None:
         if self._limit is None or self._is_flat:
             return
         cache = Cache(self._cache)
         taken = sum(item.size for item in cache.items())
-        over = taken + needed - self._limit
+        over = taken + total - self._limit
         if over > 0 and cache.make_room(over) < over:
             raise WeightsError(
-                f"{shown(needed)} more would be above weights.cache_limit, "
+                f"{shown(total)} more would be above weights.cache_limit, "
                 f"{shown(self._limit)}",
                 where=str(self._cache),
                 fix="what is left is pinned or used: `llmgw weights list`",

@@ -50,10 +50,29 @@ class Space:
             and (c.reserved or (c.total > c.done and _order(c) < _order(mine)))
         ]
 
+    def is_stuck(self, mine: Claim, others: list[Claim]) -> bool:
+        """Whether *mine* is to give way: it and all *others* wait for each other.
+
+        Of those that hold room the last does, by the order above.
+        """
+        if not mine.reserved or not all(c.waiting for c in others):
+            return False
+        return all(_order(c) < _order(mine) for c in others if c.reserved)
+
     def refusal(self, missing: int, needed: int, freeable: str) -> WeightsError:
         """Not final: somebody may remove something."""
         return WeightsError(
             f"{shown(needed)} are needed, which is {shown(missing)} more than there is",
+            where=str(self._cache),
+            fix=freeable or "free space there; nothing in the cache is unused",
+            final=False,
+        )
+
+    def stuck(self, missing: int, others: int, freeable: str) -> WeightsError:
+        """Not final: the others may be done by the next attempt."""
+        return WeightsError(
+            f"{shown(missing)} more are needed, and {others} other fetches wait for "
+            "what this one has; it gives way and begins anew",
             where=str(self._cache),
             fix=freeable or "free space there; nothing in the cache is unused",
             final=False,

@@ -10,6 +10,7 @@ import pytest
 
 from llmgw.config import keys
 from llmgw.weights.fetch import Weights
+from tests.fakes import disks
 from tests.fakes.weights_server import WeightsServer
 
 MIB = 1024 * 1024
@@ -24,6 +25,13 @@ def noise(size: int, seed: int = 1) -> bytes:
 def server() -> Iterator[WeightsServer]:
     with WeightsServer() as running:
         yield running
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 24 MiB, in memory."""
+    with disks.small(tmp_path / "small", 24) as folder:
+        yield folder
 
 
 @contextlib.asynccontextmanager

@@ -2,7 +2,6 @@
 
 import os
 import re
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import anyio
@@ -11,20 +10,17 @@ import pytest
 
 from llmgw.config import keys
 from llmgw.errors import WeightsError
-from llmgw.weights.beating import Beating
 from llmgw.weights.cache import Cache
 from llmgw.weights.claim import Claim, Claims, me
 from llmgw.weights.copied import held_name, write_held
-from llmgw.weights.order import Begin
-from llmgw.weights.parts import WORK, take_over
+from llmgw.weights.parts import take_over
 from llmgw.weights.plan import refs
-from llmgw.weights.room import Account, Room
 from llmgw.weights.sources import Hub
 from llmgw.weights.space import Space
 from llmgw.wire import Progress
-from tests.fakes import disks
 from tests.fakes.weights_server import Request, WeightsServer
 from tests.weights.conftest import MIB, asking, noise
+from tests.weights.rooms import Waits, room
 
 GB = 10**9
 
@@ -50,38 +46,6 @@ def test_what_running_fetches_will_take_is_taken(tmp_path: Path) -> None:
 
     claims.give_up("first", owner)
     assert space.missing(second, 60 * GB) == 0
-
-
-class Waits(Exception):
-    """It would wait for room."""
-
-
-class Meanwhile(Claims):
-    """Claims that have *do* done right after they were looked at for the first time."""
-
-    do: Callable[[], None] | None = None
-
-    def all(self) -> list[Claim]:
-        found = super().all()
-        do, self.do = self.do, None
-        if do is not None:
-            do()
-        return found
-
-
-def room(cache: Path, key: str, told: list[str]) -> tuple[Room, Beating, Meanwhile]:
-    """Room for one that has claimed *key*, and would rather not wait."""
-    claims = Meanwhile(cache / WORK, silence=20.0)
-    owner = msgspec.structs.replace(me(), nonce=key)
-    assert claims.take(key, owner) is None
-    beating = Beating(claims, Claim(owner=owner, key=key))
-    account = Account(lambda progress: told.append(progress.what))
-
-    def pause(_: float) -> None:
-        raise Waits
-
-    begin = Begin(settings=keys.Weights(), cache=str(cache))
-    return Room(begin, claims, beating, account, pause), beating, claims
 
 
 @pytest.mark.parametrize("late", ["a", "b"])
@@ -145,13 +109,6 @@ def test_a_dead_one_s_claim_takes_no_room(tmp_path: Path) -> None:
     space = Space(tmp_path, claims, free=lambda _: (1, 100))
 
     assert space.missing(Claim(owner=me(), key="second"), 60) == 0
-
-
-@pytest.fixture
-def full(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 24 MiB, in memory."""
-    with disks.small(tmp_path / "small", 24) as folder:
-        yield folder
 
 
 async def test_what_does_not_fit_is_refused_before_the_first_byte(
