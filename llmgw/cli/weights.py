@@ -13,7 +13,7 @@ from llmgw.config.load import default_path, load
 from llmgw.config.normalise import WEIGHTS
 from llmgw.errors import WeightsError
 from llmgw.weights import marker
-from llmgw.weights.cache import Cache, Item
+from llmgw.weights.cache import OPEN, Cache, Item
 from llmgw.weights.space import shown
 from llmgw.weights.verify import sha256
 
@@ -39,7 +39,7 @@ def add_parser(commands: Any) -> None:
     verbs = parser.add_subparsers(metavar="VERB", required=True)
     for name, told, act in (
         ("list", "what lies there, the longest unused first", _list),
-        ("verify", "read it all and compare the digests", _verify),
+        ("verify", "read it all; what is damaged is fetched again", _verify),
         ("pin", "never evict it", _pin),
         ("unpin", "let it be evicted again", _unpin),
         ("evict", "remove it", _evict),
@@ -102,23 +102,53 @@ def _verify(cache: Cache, arguments: argparse.Namespace) -> int:
         for name, entry in marker.read(folder).files.items():
             fault = _fault(folder / name, entry)
             if fault:
-                wrong.append({"path": str(folder / name), "what": fault})
+                path = str(folder / name)
+                then, fix = _distrusted(cache, item, name)
+                wrong.append({"path": path, "what": fault, "then": then, "fix": fix})
             if not arguments.json:
-                print(f"{folder / name}: {fault or 'right'}", flush=True)
+                _say(folder / name, wrong[-1] if fault else None)
     if arguments.json:
         _print_json({"verified": len(items), "wrong": wrong})
     return 1 if wrong else 0
 
 
+def _say(path: Path, wrong: dict[str, str] | None) -> None:
+    if wrong is None:
+        print(f"{path}: right", flush=True)
+        return
+    print(
+        f"{path}: {wrong['what']}; it {wrong['then']}\n  fix: {wrong['fix']}",
+        flush=True,
+    )
+
+
 def _fault(path: Path, entry: marker.Entry) -> str:
+    """What is wrong with it; LlmgwError if this user can't tell."""
     try:
         size = path.stat().st_size
         if size != entry.size:
             return f"is {size} bytes long, {entry.size} were published"
         found = sha256(path, lambda _what, _done, _total: None)
+    except PermissionError:
+        raise
     except OSError as error:
         return f"cannot be read: {error.strerror}"
-    return "" if found == entry.sha256 else f"is sha256:{found}, was {entry.sha256}"
+    same = found == entry.sha256
+    return "" if same else f"is sha256:{found}, was sha256:{entry.sha256}"
+
+
+def _distrusted(cache: Cache, item: Item, name: str) -> tuple[str, str]:
+    """What became of a damaged file, and what a person does."""
+    again = f"verify {item.folder} again"
+    try:
+        done = cache.distrust(item, name)
+    except OSError as error:
+        why = f"stays, as {error.filename} cannot be changed: {error.strerror}"
+        return why, f"as who may write to the cache, {again}"
+    if done == OPEN:
+        return f"stays, as {OPEN}", f"stop the replica that uses it, and {again}"
+    source = min(item.sources, default="its source", key=len)
+    return done, f"`llmgw pull {source}` fetches it again, as the next replica does"
 
 
 def _pin(cache: Cache, arguments: argparse.Namespace) -> int:

@@ -19,6 +19,7 @@ from llmgw.supervisor.procfs import open_below
 from llmgw.weights import marker
 from llmgw.weights.parts import WORK
 
+OPEN = "a process has it open"
 PIN = ".llmgw-pinned"
 USED = ".llmgw-used"
 # Said again by then, as long as the agent runs.
@@ -66,7 +67,7 @@ class Cache:
             below = str(folder.relative_to(self.root))
             reason = "a replica uses it" if held & set(known.sources) else ""
             if any(str(folder / name) in opened for name in known.files):
-                reason = "a process has it open"
+                reason = OPEN
             used = _mtime(folder / USED) or _mtime(folder / marker.NAME) or now
             found.append(
                 Item(
@@ -106,6 +107,29 @@ class Cache:
             if empty == self.root or any(empty.iterdir()):
                 break
             empty.rmdir()
+
+    def distrust(self, item: Item, name: str) -> str:
+        """Take *name*, found damaged, for whole no longer: it is fetched again when it
+        is next asked for. What was done, in words; nothing while a process has it open.
+
+        A source that needs it is not whole either: a mirror's list would be short.
+        """
+        folder = self.root / item.folder
+        path = folder / name
+        if str(path) in self._open_files(self.root):
+            return OPEN
+        known = marker.read(folder)
+        left = msgspec.structs.replace(
+            known,
+            files={n: entry for n, entry in known.files.items() if n != name},
+            sources={s: n for s, n in known.sources.items() if name not in n},
+        )
+        marker.write(folder, left)
+        if item.in_use:
+            # Another node may have it mapped, which can't be seen from here.
+            return "is no longer taken for whole"
+        path.unlink(missing_ok=True)
+        return "is removed"
 
     def make_room(self, needed: int) -> int:
         """Evict what was not used for longest until *needed* bytes are freed."""

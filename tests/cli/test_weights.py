@@ -4,12 +4,14 @@ import json
 import os
 import subprocess
 import sys
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from anyio.to_thread import run_sync
 
 from tests.fakes.weights_server import WeightsServer
-from tests.weights.conftest import asking
+from tests.weights.conftest import asking, noise
 
 
 def llmgw(cache: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -53,6 +55,39 @@ async def test_what_was_changed_is_found(cache: Path) -> None:
     assert ended.returncode == 1
     assert "old.gguf: is sha256:" in ended.stdout
     assert "new.gguf: right" in ended.stdout
+
+
+async def test_what_is_found_damaged_is_not_served_again(tmp_path: Path) -> None:
+    """verify said so, and a pull of the same source returned the bad file."""
+    content = noise(3000)
+    with WeightsServer() as server:
+        server.put("/a.gguf", content)
+        async with asking(tmp_path) as weights:
+            path = await weights.ensure(server.url("/a.gguf"), None, lambda _: None)
+            path.write_bytes(b"X" + content[1:])
+            ended = await run_sync(llmgw, tmp_path, "verify")
+            again = await weights.ensure(server.url("/a.gguf"), None, lambda _: None)
+
+    assert ended.returncode == 1
+    first, fix = ended.stdout.splitlines()
+    assert first.startswith(f"{path}: is sha256:")
+    assert first.endswith(f", was sha256:{sha256(content).hexdigest()}; it is removed")
+    assert fix.startswith(f"  fix: `llmgw pull {server.url('/a.gguf')}`")
+    assert again == path
+    assert path.read_bytes() == content
+    assert llmgw(tmp_path, "verify").returncode == 0
+
+
+async def test_damaged_weights_that_a_process_has_open_stay(cache: Path) -> None:
+    path = cache / folders(cache)[0] / "old.gguf"
+    path.write_bytes(b"OLD" * 1000)
+    with path.open("rb"):
+        ended = llmgw(cache, "verify")
+
+    assert ended.returncode == 1
+    assert "it stays, as a process has it open\n  fix: stop the replica" in ended.stdout
+    assert path.exists()
+    assert llmgw(cache, "verify").returncode == 1
 
 
 async def test_what_is_pinned_stays_until_it_is_not(cache: Path) -> None:

@@ -209,3 +209,42 @@ def test_a_digest_is_known_until_the_file_changes(tmp_path: Path) -> None:
     file.write_bytes(b"two")
     assert known_sha256(file, tmp_path / "cache", tell) != first
     assert read == ["read", "read"]
+
+
+def several(folder: Path) -> None:
+    """Two files, of which one source needs both and another the good one."""
+    entry = marker.Entry(size=10, sha256="0" * 64)
+    folder.mkdir(parents=True)
+    for name in ("bad", "good"):
+        (folder / name).write_bytes(b"x" * 10)
+    sources = {"hf://o/n": ("bad", "good"), "hf://o/n/good": ("good",)}
+    files = {"bad": entry, "good": entry}
+    marker.write(folder, marker.Marker(files=files, sources=sources, revision="r"))
+
+
+def test_what_is_distrusted_takes_no_other_file_with_it(tmp_path: Path) -> None:
+    """A mirror's list that named the source would be one file short."""
+    folder = tmp_path / "hf/o/n/abc"
+    several(folder)
+    cache = Cache(tmp_path)
+    [item] = cache.items()
+
+    assert cache.distrust(item, "bad") == "is removed"
+    known = marker.read(folder)
+    assert set(known.files) == {"good"}
+    assert known.sources == {"hf://o/n/good": ("good",)}
+    assert known.revision == "r"
+    assert not (folder / "bad").exists()
+    assert (folder / "good").exists()
+
+
+def test_what_another_node_holds_is_distrusted_and_not_removed(tmp_path: Path) -> None:
+    folder = tmp_path / "hf/o/n/abc"
+    several(folder)
+    cache = Cache(tmp_path)
+    cache.hold("other", ["hf://o/n"])
+    [item] = cache.items()
+
+    assert cache.distrust(item, "bad") == "is no longer taken for whole"
+    assert marker.whole(folder, "hf://o/n") is None
+    assert (folder / "bad").exists()
