@@ -16,26 +16,38 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from llmgw.agent import door, host
-from llmgw.agent.finding import Finding
+from llmgw.agent import door, equipment, host
+from llmgw.agent.finding import Finding, Verdict, told
 from llmgw.agent.inventory import Inventory
 from llmgw.agent.resolve import Resolved
 from llmgw.config.address import masked
-from llmgw.errors import LlmgwError, Refused, TlsError, Unreachable
+from llmgw.config.keys import Config
+from llmgw.errors import ConfigError, Fault, LlmgwError, Refused, TlsError, Unreachable
 from llmgw.session import rules
 from llmgw.session.dial import Dialer
 from llmgw.session.http import Connection
 from llmgw.tls import Certificates
 from llmgw.wire import Leader, Problem
 
-# The facts whose troubles are one check each, and what to call it.
-_FACTS = {
-    "gpus": "GPUs and driver",
-    "hcas": "adapters",
-    "disks": "directories and space",
-    "models": "models",
-    "builds": "engines",
-}
+# What cannot be looked at while the file is wrong. Without these lines a person took
+# what was not said for well.
+_BY_THE_FILE = (
+    "certificates",
+    "control planes",
+    "leader",
+    "clock",
+    "address",
+    "directories and space",
+    "models",
+    "engines",
+    "weights_cache",
+    "state_dir",
+    "ports",
+    "reached from the control plane",
+)
+_UNREACHED = (
+    "see that it runs there, that the address is right, and that no firewall is between"
+)
 SKEW = 5.0
 
 
@@ -43,12 +55,8 @@ async def examine(
     found: Resolved, socket_path: Path, environ: Mapping[str, str]
 ) -> AsyncIterator[Finding]:
     """One finding after another, as they are had."""
-    yield Finding(
-        check="configuration",
-        verdict="warning" if found.warnings else "ok",
-        evidence="; ".join(str(one.what) for one in found.warnings) or found.file,
-        fix=next((one.fix for one in found.warnings if one.fix), ""),
-    )
+    for one in _configuration(found):
+        yield one
     certificates, finding = await anyio.to_thread.run_sync(_certificates, found)
     yield finding
     dates: list[float] = []
@@ -60,11 +68,47 @@ async def examine(
     yield host.proxies(environ)
     inventory = Inventory(found.config)
     await inventory.once()
-    for one in _facts(inventory):
+    for one in equipment.findings(inventory):
         yield one
     for one in await anyio.to_thread.run_sync(_machine, found, inventory):
         yield one
     yield await _reached(found, socket_path)
+
+
+async def examine_without(
+    wrong: ConfigError, environ: Mapping[str, str]
+) -> AsyncIterator[Finding]:
+    """The same where the file is *wrong*: what needs no file, and what was left out."""
+    for fault in wrong.faults:
+        yield _of_the_file(fault, "fault")
+    for check in _BY_THE_FILE:
+        why = "the configuration comes first"
+        yield Finding(check=check, verdict="skipped", evidence=why)
+    yield host.proxies(environ)
+    inventory = Inventory(Config(servers=()))
+    await inventory.once(*equipment.OF_THE_MACHINE)
+    for one in equipment.findings(inventory, equipment.OF_THE_MACHINE):
+        yield one
+    for one in await anyio.to_thread.run_sync(_any_machine, inventory):
+        yield one
+
+
+def _configuration(found: Resolved) -> Iterator[Finding]:
+    # Of the address there is a check of its own: one cause is told once.
+    warnings = [one for one in found.warnings if not one.key.startswith("mgmt_")]
+    for one in warnings:
+        yield _of_the_file(one, "warning")
+    if not warnings:
+        yield Finding(check="configuration", verdict="ok", evidence=found.file)
+
+
+def _of_the_file(fault: Fault, verdict: Verdict) -> Finding:
+    return Finding(
+        check="configuration",
+        verdict=verdict,
+        evidence=f"{fault.place}: {fault.what}" if fault.place else fault.what,
+        fix=fault.fix,
+    )
 
 
 # The link -------------------------------------------------------------------------
@@ -80,20 +124,10 @@ def _certificates(found: Resolved) -> tuple[Certificates | None, Finding]:
     certificates.refresh()
     problems = certificates.problems()
     if problems:
-        return certificates, _told(name, problems[0])
+        return certificates, told(name, problems[0])
     left = (certificates.expires_s or 0.0) / 86400
     evidence = f"name {config.node_id}, {left:.0f} days left"
     return certificates, Finding(check=name, verdict="ok", evidence=evidence)
-
-
-def _told(check: str, problem: Problem) -> Finding:
-    where = f"{problem.where}: " if problem.where else ""
-    return Finding(
-        check=check,
-        verdict="fault" if problem.severity == "error" else "warning",
-        evidence=where + problem.what,
-        fix=problem.fix or "",
-    )
 
 
 async def _servers(
@@ -120,15 +154,14 @@ async def _servers(
             )
         except (Unreachable, Refused) as error:
             # Another may lead: one that is down alone is no fault of this node.
-            yield Finding(
-                check=check, verdict="warning", evidence=error.what, fix=error.fix
-            )
+            fix = error.fix or _UNREACHED
+            yield Finding(check=check, verdict="warning", evidence=error.what, fix=fix)
         else:
             dates += [] if date is None else [date - time.time()]
             leaders += [server] if said.leader else []
             yield Finding(check=check, verdict="ok", evidence=_role(said))
     for problem in refused:
-        yield _told("accepted by a control plane", problem)
+        yield told("accepted by a control plane", problem)
     # Of one that was told of a higher epoch it is known why it leads no more.
     if tls.verdict != "fault" and (leaders or not refused):
         yield _one_leads(leaders)
@@ -230,34 +263,24 @@ def address(found: Resolved) -> Finding:
 # The machine ----------------------------------------------------------------------
 
 
-def _facts(inventory: Inventory) -> Iterator[Finding]:
-    problems = inventory.by_fact()
-    facts = inventory.facts().facts
-    for name, check in _FACTS.items():
-        for problem in problems.get(name, ()):
-            yield _told(check, problem)
-        if problems.get(name):
-            continue
-        value: Any = inventory.value(name)
-        if value is None:
-            evidence = f"unknown: {facts[name].reason}"
-            yield Finding(check=check, verdict="warning", evidence=evidence)
-            continue
-        entries = value["gpus"] if name == "gpus" else value
-        count = f"{len(entries)} found" if entries else "none"
-        driver = value.get("driver") if name == "gpus" else None
-        count += f", driver {driver}, CUDA {value.get('cuda')}" if driver else ""
-        evidence = f"{count} ({facts[name].source})"
-        yield Finding(check=check, verdict="ok", evidence=evidence)
-
-
 def _machine(found: Resolved, inventory: Inventory) -> list[Finding]:
+    known = {
+        problem.where
+        for problem in inventory.by_fact().get("disks", ())
+        if problem.severity == "error"
+    }
+    return [
+        *_any_machine(inventory),
+        *host.writable(inventory.value("disks") or [], known),
+        host.ports(found.config.supervisor.port_range),
+    ]
+
+
+def _any_machine(inventory: Inventory) -> list[Finding]:
     unit = host.settings()
     return [
         host.device_nodes(),
         host.memlock(bool(inventory.value("hcas")), unit),
-        *host.writable(inventory.value("disks") or []),
-        host.ports(found.config.supervisor.port_range),
         host.unit(unit),
     ]
 

@@ -6,7 +6,7 @@ import pwd
 import resource
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,10 @@ from llmgw.agent.finding import Finding
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 _NODES = ("nvidia[0-9]*", "nvidiactl", "nvidia-uvm", "kfd", "dri/renderD*")
 _RDMA = ("infiniband/uverbs*", "infiniband/rdma_cm")
+_MINE = {
+    "written": "chown it to the agent's user",
+    "made": "make it, and chown it to the agent's user",
+}
 UNIT = "llmgw-agent.service"
 
 
@@ -72,25 +76,31 @@ def memlock(is_needed: bool, unit: Mapping[str, str]) -> Finding:
     )
 
 
-def writable(disks: list[dict[str, Any]]) -> Iterator[Finding]:
-    """*disks*: as found by a child, for the mount may be dead."""
+def writable(
+    disks: list[dict[str, Any]], known: Collection[str | None] = ()
+) -> Iterator[Finding]:
+    """*disks*: as found by a child, for the mount may be dead. *known*: those of which
+    it was told already why they cannot be written.
+    """
     user = _user(os.geteuid())
     for one in disks:
         use, path = one["use"], one["path"]
-        if use not in ("state_dir", "weights_cache"):
+        if use not in ("state_dir", "weights_cache") or f"{use}: {path}" in known:
             continue
+        done = "written" if one.get("exists", True) else "made"
         if "writable" not in one:
             evidence = f"{path}: {one.get('reason') or 'nothing is known of it'}"
             yield Finding(check=use, verdict="fault", evidence=evidence)
         elif one["writable"]:
-            evidence = f"{path} can be written by {user}"
+            absent = "" if done == "written" else " is not there yet, and"
+            evidence = f"{path}{absent} can be {done} by {user}"
             yield Finding(check=use, verdict="ok", evidence=evidence)
         else:
             yield Finding(
                 check=use,
                 verdict="fault",
-                evidence=f"{path} cannot be written by {user}",
-                fix=f"chown it to the agent's user, or name another folder as {use}",
+                evidence=f"{path} cannot be {done} by {user}",
+                fix=f"{_MINE[done]}, or name another folder as {use}",
             )
 
 

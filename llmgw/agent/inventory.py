@@ -92,9 +92,9 @@ class Inventory:
             for name in quick:
                 group.start_soon(self._keep_later, name)
 
-    async def once(self) -> None:
-        """Ask every probe once."""
-        await self._survey(list(self._probes))
+    async def once(self, *names: str) -> None:
+        """Ask every probe once, or those."""
+        await self._survey(list(names or self._probes))
 
     async def _survey(self, names: list[str]) -> None:
         async with anyio.create_task_group() as group:

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from llmgw.agent import builds
 from llmgw.config.keys import Config
+from llmgw.config.normalise import cleaned
 from llmgw.discovery import (
     cpu,
     fabric,
@@ -111,10 +112,18 @@ def model_folders(config: Config) -> list[str]:
 
 
 def folders(config: Config) -> dict[str, list[str]]:
-    """What the node uses, by the key that names it."""
+    """What the node uses, by the key that names it. The cache, which is always one of
+    model_dirs, once: one that was missing was told of as a folder of models.
+    """
+    cache = config.weights_cache
+    others = [path for path in config.model_dirs if not _is_same(path, cache)]
     return {
-        "model_dirs": list(config.model_dirs),
-        "weights_cache": [config.weights_cache] if config.weights_cache else [],
+        "model_dirs": others,
+        "weights_cache": [cache] if cache else [],
         "engines_dir": [config.engines_dir],
         "state_dir": [config.state_dir],
     }
+
+
+def _is_same(path: str, other: str | None) -> bool:
+    return other is not None and cleaned(path) == cleaned(other)

@@ -129,7 +129,8 @@ def _given(text: str, machine: Machine, answer: Answer) -> tuple[IP | None, str 
     ip = parsed(literal)
     if ip is not None:
         return ip, zone or None
-    answer.warn("mgmt_addr", f"{text} is a host name; others must know it as well")
+    what = f"{text} is a host name; others must know it as well"
+    answer.warn("mgmt_addr", what, "write its address")
     try:
         return machine.lookup(text)[0], None
     except (OSError, IndexError) as error:
@@ -187,4 +188,6 @@ def _fall_back(ip: IP | None, links: tuple[Link, ...], answer: Answer) -> None:
     bridge = next((link for link in links if link.index == eth0.master), None)
     port = f", though it is only a port of {bridge.name}" if bridge else ""
     answer.found["mgmt_interface"] = ("eth0", f"{why}; eth0 exists{port}")
-    answer.warn("mgmt_interface", f"{why}: eth0 is taken{port}", "set mgmt_interface")
+    right = "" if ip is None else "correct mgmt_addr; if it is right, "
+    what = f"{why}: eth0 is taken{port}"
+    answer.warn("mgmt_interface", what, f"{right}set mgmt_interface")

@@ -42,7 +42,10 @@ def read(
     without_files: bool = False,
     allow_unknown_keys: bool = False,
 ) -> Resolved:
-    """Load and resolve. ConfigError has the faults of both, the original's first."""
+    """Load and resolve. ConfigError has the faults of both, the original's first.
+
+    *without_files*: the certificates are not opened.
+    """
     machine = machine or Here()
     examined = examine(path, allow_unknown_keys=allow_unknown_keys)
     if examined.faults:
@@ -75,8 +78,8 @@ def resolve(
     work.identity()
     work.reach()
     work.threads()
+    work.cache()
     if not without_files:
-        work.cache()
         work.certificates()
     if work.faults:
         raise ConfigError(tuple(work.faults))

@@ -23,6 +23,20 @@ def file_of(arguments: Any) -> Path:
     return arguments.file or default_path()
 
 
+def file_if_any(named: Path | None) -> Path | None:
+    """The file to go by; None where nobody named one and there is none."""
+    if named is not None:
+        return named
+    path = default_path()
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError:
+        pass  # there is one, and reading it says why it cannot be used
+    return path
+
+
 @contextmanager
 def named(done: str = "used", where: Path | None = None) -> Generator[None]:
     """LlmgwError for a file that the system does not let this user look at or change.

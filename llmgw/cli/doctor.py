@@ -2,8 +2,10 @@
 
 import argparse
 import json
+import logging
 import os
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import msgspec
 
 from llmgw import version
 from llmgw.agent import bundle, door
-from llmgw.agent.doctor import examine
+from llmgw.agent.doctor import examine, examine_without
 from llmgw.agent.finding import Finding
 from llmgw.agent.inventory import Inventory
 from llmgw.agent.resolve import Resolved, read
@@ -56,24 +58,17 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     show = None if arguments.json else print_line
+    # What it logs is said by the findings: without a handler Python would write it in
+    # between them.
+    logging.getLogger("llmgw").addHandler(logging.NullHandler())
+    found: Resolved | None = None
     try:
         found = read(file_of(arguments), without_files=True)
     except ConfigError as error:
-        findings = [
-            Finding(
-                check="configuration",
-                verdict="fault",
-                evidence=str(fault),
-                fix=fault.fix,
-            )
-            for fault in error.faults
-        ]
-        for finding in findings if show else ():
-            print_line(finding)
-        found = None
+        said = examine_without(error, os.environ)
     else:
-        where = arguments.socket or door.default_path()
-        findings = anyio.run(_examined, found, where, show)
+        said = examine(found, arguments.socket or door.default_path(), os.environ)
+    findings = anyio.run(_examined, said, show)
     if arguments.json:
         print(json.dumps(document(findings), indent=2))
     if arguments.bundle is not None:
@@ -81,9 +76,11 @@ def run(arguments: argparse.Namespace) -> int:
     return int(any(one.verdict == "fault" for one in findings))
 
 
-async def _examined(found: Resolved, where: Path, show: Any) -> list[Finding]:
+async def _examined(
+    finding_by_finding: AsyncIterator[Finding], show: Any
+) -> list[Finding]:
     findings: list[Finding] = []
-    async for said in examine(found, where, os.environ):
+    async for said in finding_by_finding:
         # What programs say of themselves is in it; and people show it to others.
         finding = msgspec.structs.replace(
             said, evidence=bundle.masked(said.evidence), fix=bundle.masked(said.fix)

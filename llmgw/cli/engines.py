@@ -1,6 +1,7 @@
 """`llmgw engines`: the builds on this node, and the replicas that run."""
 
 import argparse
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import anyio
 import msgspec
 
 from llmgw.agent.door import ask, ask_once
-from llmgw.cli._file import named
+from llmgw.cli._file import file_if_any, named
 from llmgw.cli._socket import add_socket
 from llmgw.config import keys, load
 from llmgw.engines.install import Wish, install, roll_back
@@ -23,6 +24,7 @@ examples:
   llmgw engines install https://example.org/llama-b10434.tgz --sha256 SUM
   llmgw engines logs -f qwen-0
 """
+_GET_ONE = "`llmgw engines install URL --sha256 SUM`"
 
 
 def add_parser(commands: Any) -> None:
@@ -82,18 +84,17 @@ def _add_builds(verbs: Any) -> None:
 
 
 def _where(arguments: argparse.Namespace) -> tuple[Path, keys.Engines]:
-    """Where builds are, and what the file says of engines; a machine without a file
-    has neither, and may still be looked at.
+    """Where builds are, and what the file says of engines; the defaults on a machine
+    that has no file yet.
     """
-    file = arguments.config or load.default_path()
-    if arguments.config is None and arguments.engines_dir and not file.exists():
-        return arguments.engines_dir, keys.Engines()
-    config = load.load(file).config
+    file = file_if_any(arguments.config)
+    config = load.unwritten() if file is None else load.load(file).config
     return arguments.engines_dir or Path(config.engines_dir), config.engines
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    found = survey(*_where(arguments))
+    where = _where(arguments)
+    found = survey(*where)
     if arguments.json:
         print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
         return 0
@@ -103,7 +104,10 @@ def _list(arguments: argparse.Namespace) -> int:
         cells = [text.ljust(width) for text, width in zip(row, widths, strict=False)]
         print("  ".join([*cells, row[3]]))
     for problem in found.problems:
-        print(f"warning: {problem.where}: {problem.what}")
+        fix = f"\n  fix: {problem.fix}" if problem.fix else ""
+        print(f"warning: {problem.where}: {problem.what}{fix}", file=sys.stderr)
+    if not found.builds:
+        print(f"none in {where[0]}, nor on PATH\n  fix: {_GET_ONE}", file=sys.stderr)
     return 0
 
 

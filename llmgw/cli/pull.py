@@ -11,8 +11,9 @@ import anyio
 import msgspec
 
 from llmgw.agent.landing import landing
+from llmgw.cli._file import file_if_any
 from llmgw.config import keys
-from llmgw.config.load import Loaded, default_path, load
+from llmgw.config.load import Loaded, load
 from llmgw.config.normalise import WEIGHTS
 from llmgw.discovery.node import Here
 from llmgw.errors import ConfigError, Fault, WeightsError
@@ -66,8 +67,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def prepared(config: Path | None, to: Path | None) -> Weights:
     """The file's settings and cache; without a file, the defaults."""
-    file = config or default_path()
-    found = load(file) if config is not None or file.exists() else None
+    file = file_if_any(config)
+    found = None if file is None else load(file)
     settings = found.config.weights if found else keys.Weights()
     if to is not None:
         return Weights(settings, to.absolute(), flat=True, linger=0.0)

@@ -13,10 +13,9 @@ import msgspec
 
 from llmgw.agent.inventory import Inventory
 from llmgw.agent.resolve import Resolved, read
-from llmgw.cli._file import add_file
+from llmgw.cli._file import add_file, file_if_any
 from llmgw.cli.check import refused
-from llmgw.config.keys import Config
-from llmgw.config.load import default_path
+from llmgw.config.load import unwritten
 from llmgw.errors import ConfigError
 
 WATCH = 2.0
@@ -53,16 +52,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 def resolved(file: Path | None) -> Resolved | None:
     """What is in force; None where no file was named and there is none."""
-    if file is None and not default_path().exists():
-        return None
-    return read(file or default_path(), without_files=True)
+    path = file_if_any(file)
+    return None if path is None else read(path, without_files=True)
 
 
 Show = Callable[[dict[str, Any]], None]
 
 
 async def _survey(found: Resolved | None, show: Show, watch: bool) -> None:
-    inventory = Inventory(found.config if found else Config(servers=()))
+    inventory = Inventory(found.config if found else unwritten())
     while True:
         await inventory.once()
         if watch and show is print_text and sys.stdout.isatty():
@@ -107,8 +105,9 @@ def print_text(said: dict[str, Any]) -> None:
     rows = list(_rows(said))
     if sys.stdout.isatty() and _draw(rows):
         return
+    width = max(len(name) for name, _, _ in rows)
     for name, source, line in rows:
-        print(f"{name:8} {line}" + (f"  [{source}]" if source else ""))
+        print(f"{name:{width}} {line}" + (f"  [{source}]" if source else ""))
 
 
 def _draw(rows: list[tuple[str, str, str]]) -> bool:
@@ -140,7 +139,7 @@ def _rows(said: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
         yield from (("", "", line) for line in lines[1:])
     for name, one in said["management"].items():
         why = ": ".join(filter(None, (one["source"], one["why"])))
-        yield f"mgmt {name}"[:8].rstrip(), why, str(one["value"] or "none")
+        yield f"mgmt_{name}", why, str(one["value"] or "none")
     for problem in said["problems"]:
         where = f"{problem['where']}: " if problem.get("where") else ""
         fix = f"; {problem['fix']}" if problem.get("fix") else ""

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from llmgw.cli._file import named
+from llmgw.cli._file import file_if_any, named
 from llmgw.cli.pull import cache_of
-from llmgw.config.load import default_path, load
+from llmgw.config.load import load
 from llmgw.config.normalise import WEIGHTS
 from llmgw.errors import WeightsError
 from llmgw.weights import marker
@@ -66,10 +66,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _root(config: Path | None, cache: Path | None) -> Path:
     if cache is not None:
         return cache.absolute()
-    file = config or default_path()
-    if config is None and not file.exists():
-        return Path(WEIGHTS)
-    return cache_of(load(file))
+    file = file_if_any(config)
+    return Path(WEIGHTS) if file is None else cache_of(load(file))
 
 
 def _list(cache: Cache, arguments: argparse.Namespace) -> int:

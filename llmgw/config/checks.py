@@ -152,7 +152,7 @@ def odd_mgmt_addr(text: str) -> Complaint | None:
     if ip.is_loopback:
         return Complaint(
             f"{text} is loopback: engines here cannot be reached from another machine",
-            "leave mgmt_addr out, or write the address on the management network",
+            "set mgmt_addr to the address others reach this machine on",
         )
     return None
 

@@ -71,6 +71,12 @@ def loaded(examined: Examined) -> Loaded:
     )
 
 
+def unwritten() -> Config:
+    """What is in force where there is no file, but for the servers."""
+    report = Report("", {})  # that there is no server is all it has to say
+    return Config(**normalise({}, {}, report))
+
+
 def examine(path: Path, *, allow_unknown_keys: bool = False) -> Examined:
     """All that can be said of a file, without raising."""
     file = str(path)
@@ -105,7 +111,8 @@ def _read(path: Path) -> Document:
         if error.errno == errno.EFBIG:
             what = "is larger than 1 MiB, which no configuration is"
             raise Malformed(what) from error
-        raise Malformed(f"cannot be read: {error.strerror}") from error
+        what = f"cannot be read: {error.strerror}"
+        raise Malformed(what, fix=_fix(error, path)) from error
     except ValueError as error:
         raise Malformed("is no path: it has a NUL character in it") from error
     try:
@@ -116,3 +123,12 @@ def _read(path: Path) -> Document:
             f"is not text: byte 0x{data[error.start]:02x} is no UTF-8", line
         ) from error
     return reader(text)
+
+
+def _fix(error: OSError, path: Path) -> str:
+    if isinstance(error, FileNotFoundError):
+        example = "`llmgw schema --format example-toml` prints one to begin with"
+        return f"write it, or name another; {example}"
+    if isinstance(error, PermissionError):
+        return f"run this as root or the agent's user: {path} is not yours to read"
+    return ""

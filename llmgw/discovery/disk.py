@@ -14,6 +14,19 @@ NETWORK = frozenset((
     "fuse.mount-s3", "fuse.gcsfuse", "fuse.rclone",
 ))
 # fmt: on
+# What an agent writes to, and cannot do without.
+_WRITTEN = ("weights_cache", "state_dir")
+# A folder that is missed: a disk that was not mounted looks the same.
+_MISSED = {
+    "model_dirs": (
+        "there is no such folder",
+        "mount or make it, or take it out of model_dirs",
+    ),
+    "weights_cache": (
+        "there is no such folder yet",
+        "mount what belongs there, or leave it: the first fetch makes the folder",
+    ),
+}
 
 
 def may_hang(root: Path = Path("/")) -> bool:
@@ -62,9 +75,9 @@ def _folder(
     try:
         numbers = os.statvfs(standing)
     except OSError as error:
-        return known({**found, "reason": error.strerror}), [
-            Trouble("folder_unusable", f"{error.strerror}", where=f"{use}: {path}")
-        ]
+        return _unusable(found, f"{error.strerror}")
+    if not os.path.isdir(standing):  # noqa: PTH112 -- an import less in the child
+        return _unusable(found, f"{standing} is a file, and no folder")
     size = numbers.f_blocks * numbers.f_frsize
     free = numbers.f_bavail * numbers.f_frsize
     # In steps of a hundredth: a log line is not a new inventory.
@@ -81,12 +94,25 @@ def _folder(
     return known(found), _troubles(use, path, found)
 
 
+def _unusable(found: dict[str, Any], why: str) -> tuple[dict[str, Any], list[Trouble]]:
+    use = found["use"]
+    trouble = Trouble(
+        "folder_unusable",
+        why,
+        where=f"{use}: {found['path']}",
+        fix=f"name another folder as {use}, or make that one usable",
+        severity="error" if use in _WRITTEN else "warning",
+    )
+    return known({**found, "reason": why}), [trouble]
+
+
 def _troubles(use: str, path: str, found: dict[str, Any]) -> list[Trouble]:
     where = f"{use}: {path}"
     troubles: list[Trouble] = []
-    if use == "model_dirs" and not found["exists"]:
-        troubles.append(Trouble("folder_missing", "there is no such folder", where))
-    if use in ("weights_cache", "state_dir") and found["read_only"]:
+    if use in _MISSED and not found["exists"]:
+        what, fix = _MISSED[use]
+        troubles.append(Trouble("folder_missing", what, where, fix))
+    if use in _WRITTEN and found["read_only"]:
         troubles.append(
             Trouble(
                 "folder_read_only",

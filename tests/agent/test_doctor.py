@@ -8,14 +8,23 @@ import anyio
 import msgspec
 import pytest
 
-from llmgw.agent import bundle, host
-from llmgw.agent.doctor import address, clock, examine
+from llmgw.agent import bundle, equipment, host
+from llmgw.agent.doctor import address, clock, examine, examine_without
 from llmgw.agent.door import Door, once
 from llmgw.agent.finding import Finding
+from llmgw.agent.inventory import Inventory
+from llmgw.agent.probes import Probe
 from llmgw.agent.resolve import Resolved, read
+from llmgw.discovery.found import Found
+from llmgw.errors import ConfigError, Fault
 from llmgw.wire import Problem
 from tests.fakes.control_plane import ControlPlane, Exchange, Handler
 from tests.fakes.ports import free_port
+
+DOWN = "http://127.0.0.1:1"
+NOTHING_BUILT = {
+    "builds": Probe(lambda _: Found([], "PATH"), lambda: 60.0, lambda: 30.0)
+}
 
 
 def resolved(folder: Path, servers: list[str], **more: str) -> Resolved:
@@ -186,6 +195,113 @@ async def test_the_way_back(tmp_path: Path, reachable: bool) -> None:
         assert said.verdict == ("ok" if reachable else "fault")
         assert reachable or "timed out" in said.evidence
         group.cancel_scope.cancel()
+
+
+async def test_a_folder_that_is_missing_is_not_counted_as_found(tmp_path: Path) -> None:
+    """Six of six were found where two were not there, and a cache that was missing was
+    said to be a folder of models that can be written.
+    """
+    found = await anyio.to_thread.run_sync(resolved, tmp_path, [DOWN])
+    said = await examined(found, tmp_path / "no.sock")
+
+    folders = said["directories and space"]
+    assert folders.verdict == "ok"
+    absent = f"2 of 3 folders are there; not yet: engines_dir {tmp_path}/engines"
+    assert folders.evidence.startswith(absent)
+
+    (tmp_path / "weights").rmdir()
+    said = await examined(found, tmp_path / "no.sock")
+
+    missing = said["directories and space"]
+    assert missing.verdict == "warning"
+    assert missing.evidence.startswith(
+        f"weights_cache: {tmp_path}/weights: there is no"
+    )
+    assert "mount" in missing.fix
+    cache = said["weights_cache"]
+    assert "is not there yet, and can be made by" in cache.evidence
+
+
+async def test_a_file_in_the_place_of_a_folder_is_one_fault(tmp_path: Path) -> None:
+    """`chown it` was the advice."""
+    found = await anyio.to_thread.run_sync(resolved, tmp_path, [DOWN])
+    (tmp_path / "weights").rmdir()
+    (tmp_path / "weights").touch()
+
+    said = await examined(found, tmp_path / "no.sock")
+
+    fault = said["directories and space"]
+    assert (fault.verdict, "is a file" in fault.evidence) == ("fault", True)
+    assert "weights_cache" in fault.fix
+    assert "weights_cache" not in said
+
+
+async def test_a_node_without_an_engine_is_told_what_to_do(tmp_path: Path) -> None:
+    """It was `ok`, and no replica could run there."""
+    found = await anyio.to_thread.run_sync(resolved, tmp_path, [DOWN])
+    inventory = Inventory(found.config, replaced=NOTHING_BUILT)
+    await inventory.once("builds", "models")
+
+    said = {
+        one.check: one for one in equipment.findings(inventory, ("builds", "models"))
+    }
+
+    assert said["engines"].verdict == "warning"
+    assert "llmgw engines install" in said["engines"].fix
+    assert said["models"].verdict == "ok"
+    assert "fetched when it is wanted" in said["models"].evidence
+
+
+async def test_with_a_wrong_file_what_was_not_looked_at_is_named() -> None:
+    """What a wrong file says nothing of is looked at all the same."""
+    fault = Fault(file="/a.toml", line=3, key="tls", what="is wrong", fix="mend it")
+
+    said = [one async for one in examine_without(ConfigError((fault,)), {})]
+
+    assert said[0] == Finding(
+        check="configuration",
+        verdict="fault",
+        evidence="/a.toml:3: tls: is wrong",
+        fix="mend it",
+    )
+    left = {one.check for one in said if one.verdict == "skipped"}
+    assert left >= {"certificates", "control planes", "engines", "state_dir", "ports"}
+    looked_at = {one.check for one in said if one.verdict != "skipped"}
+    assert looked_at >= {"proxies", "GPUs and driver", "adapters", "memlock"}
+    assert not left & looked_at
+
+
+async def test_what_is_said_of_the_address_is_said_once(tmp_path: Path) -> None:
+    found = await anyio.to_thread.run_sync(resolved, tmp_path, [DOWN])
+    assert [one.key for one in found.warnings] == ["mgmt_addr"]
+
+    said = await examined(found, tmp_path / "no.sock")
+
+    assert said["configuration"].verdict == "ok"
+    assert said["address"].verdict == "warning"
+
+
+def test_what_is_advised_of_an_address_is_one_thing(tmp_path: Path) -> None:
+    """Who wrote loopback was to leave it out, and who left it out was to write it."""
+    written = resolved(tmp_path, [DOWN])
+    text = Path(written.file).read_text().replace('mgmt_addr = "127.0.0.1"', "")
+    Path(written.file).write_text(text)
+    open_ = read(Path(written.file))
+
+    assert address(written).fix == address(open_).fix
+
+
+def test_a_cache_that_cannot_be_used_is_that_of_the_agent(tmp_path: Path) -> None:
+    """T80: the doctor called the first of model_dirs the cache, which it had no right
+    to write to; the agent fetches into the next.
+    """
+    first, second = tmp_path / "file", tmp_path / "second"
+    first.touch(0o600)
+    second.mkdir()
+    file = tmp_path / "agent.toml"
+    file.write_text(f'server = "{DOWN}"\nmodel_dirs = ["{first}", "{second}"]\n')
+
+    assert read(file, without_files=True).config.weights_cache == str(second)
 
 
 def test_the_choice_of_an_address_is_told(tmp_path: Path) -> None:

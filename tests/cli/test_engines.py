@@ -51,6 +51,20 @@ def test_a_build_is_installed_listed_and_rolled_back(
     assert build["version"] == "one"
 
 
+def test_a_machine_without_a_file_and_without_a_build_is_told_the_next_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The list was refused for want of a file, without a word of what to do."""
+    monkeypatch.setenv("LLMGW_CONFIG", f"{tmp_path}/none.toml")
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    assert llmgw("engines", "list") == 0
+
+    said = capsys.readouterr().err
+    assert said.startswith("none in /opt/llmgw/engines, nor on PATH")
+    assert "llmgw engines install" in said
+
+
 def test_a_wrong_sum_installs_nothing(tmp_path: Path) -> None:
     path, _ = archive(tmp_path, "one")
     folder = ("--engines-dir", tmp_path / "engines")

@@ -49,6 +49,45 @@ def test_a_survey_needs_no_file_and_is_json_if_asked() -> None:
     assert all(run["ok"] for run in said["probes"].values())
 
 
+def test_without_a_file_the_folders_are_those_of_an_agent_without_one() -> None:
+    """The cache was missing: where fetched weights would land, and if there is room."""
+    said = json.loads(llmgw("survey", "--json").stdout)["facts"]["disks"]["value"]
+    assert {one["use"] for one in said} == {"weights_cache", "engines_dir", "state_dir"}
+
+
+def test_no_label_is_cut(tmp_path: Path) -> None:
+    names = {
+        line.split()[0]
+        for line in llmgw("survey", config(tmp_path)).stdout.splitlines()
+    }
+    assert {"mgmt_addr", "mgmt_interface"} <= names
+
+
+def test_the_doctor_says_where_there_is_no_file_how_to_get_one() -> None:
+    answer = llmgw("doctor", LLMGW_CONFIG="/nowhere/agent.toml")
+
+    first, fix, *rest = answer.stdout.splitlines()
+    assert answer.returncode == 1
+    assert first.startswith("FAULT   configuration: /nowhere")
+    assert "llmgw schema" in fix
+    assert any(line.startswith("skipped certificates: ") for line in rest)
+
+
+def test_the_doctor_alone_speaks(tmp_path: Path) -> None:
+    """A line of the log stood among the findings, about what a finding said as well."""
+    path = Path(config(tmp_path, mgmt_addr="127.0.0.1"))
+    text = path.read_text().replace("127.0.0.1:1", "https://127.0.0.1:1")
+    nowhere = "".join(
+        f'{name} = "{tmp_path}/none"\n' for name in ("cert_file", "key_file", "ca_file")
+    )
+    path.write_text(f"{text}\n[tls]\n{nowhere}")
+
+    answer = llmgw("doctor", str(path))
+
+    assert "FAULT   certificates: " in answer.stdout
+    assert answer.stderr == ""
+
+
 def test_a_survey_is_lines_where_there_is_no_terminal(tmp_path: Path) -> None:
     answer = llmgw("survey", config(tmp_path))
 
