@@ -1,12 +1,12 @@
 """What a person can ask through the local door."""
 
 import codecs
-import re
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import msgspec
 
 from llmgw import version
@@ -16,7 +16,7 @@ from llmgw.agent.run import Agent
 from llmgw.agent.view import Answer
 from llmgw.errors import LlmgwError
 from llmgw.reconcile import Keep, Start, Stop
-from llmgw.wire import ID_PATTERN, Ask, Probe
+from llmgw.wire import Ask, Probe
 
 
 class Ops:
@@ -119,7 +119,7 @@ class Ops:
 
     async def _logs(self, request: Request) -> AsyncIterator[str]:
         """The end of a replica's log, then what comes, if it is to be followed."""
-        name = _safe(_name(request))
+        name = await self._with_log(_name(request))
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         log = self._agent.supervisor.log(name, follow=bool(request.get("follow")))
         async with aclosing(log):
@@ -128,9 +128,28 @@ class Ops:
 
     async def _log_tail(self, ask: Ask) -> bytes:
         """For a control plane: the end of one replica's log."""
-        name = _safe(_name(ask.args))
+        name = await self._with_log(_name(ask.args))
         async with aclosing(self._agent.supervisor.log(name)) as log:
             return b"".join([piece async for piece in log])
+
+    async def _with_log(self, name: str) -> str:
+        """*name*, if it has a log or will have one. LlmgwError names those that have.
+
+        It becomes a path, and whoever asks for a log gets no other file.
+        """
+        supervisor = self._agent.supervisor
+        logged = await anyio.to_thread.run_sync(supervisor.logged)
+        known = self._agent.person.known()
+        if name in known.union(logged) and "/" not in name:
+            return name
+        said = [f"logs are here of {', '.join(logged) or 'none'}"]
+        if silent := sorted(known.difference(logged)):
+            said.append(f"not yet of {', '.join(silent)}")
+        raise LlmgwError(
+            f"{name[:80]!r} is not the name of a replica that is wanted or ran here",
+            where=str(supervisor.log_path("x").parent),
+            fix="; ".join(said),
+        )
 
     async def _survey_for_control(self, _ask: Ask) -> bytes:
         return msgspec.json.encode(self._agent.view.facts())
@@ -140,12 +159,4 @@ def _name(request: Request) -> str:
     name = request.get("replica")
     if not isinstance(name, str):
         raise LlmgwError("a replica has to be named")
-    return name
-
-
-def _safe(name: str) -> str:
-    """A name becomes a path: whoever asks for a log gets no other file."""
-    id, _, beside = name.partition(".")
-    if not re.fullmatch(ID_PATTERN, id) or not re.fullmatch("[0-9a-f]{0,8}", beside):
-        raise LlmgwError(f"{name[:80]!r} is not the name of a replica")
     return name

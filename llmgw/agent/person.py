@@ -87,13 +87,20 @@ class Person:
         """Of what runs under *name*, and of what is wanted there: of what a person has
         stopped nothing runs, and after a restart nothing is known but that.
         """
-        named = [(one.id, one.spec_digest) for one in self._supervisor.statuses()]
-        named += [(one.replica.id, one.digest) for one in self._wanted()]
+        named = self._named()
         found = {digest for id, digest in named if id == name}
         if not found:
-            known = ", ".join(sorted({id for id, _ in named})) or "none"
+            known = ", ".join(sorted(self.known())) or "none"
             raise LlmgwError(f"there is no replica {name} here; there are: {known}")
         return found
+
+    def known(self) -> set[str]:
+        """What a person may name: what runs, ran a moment ago, or is wanted."""
+        return {id for id, _ in self._named()}
+
+    def _named(self) -> list[tuple[str, str]]:
+        run = [(one.id, one.spec_digest) for one in self._supervisor.statuses()]
+        return run + [(one.replica.id, one.digest) for one in self._wanted()]
 
     def held(self) -> tuple[Wanted, ...]:
         """What would run if nobody had stopped it."""

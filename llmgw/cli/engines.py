@@ -171,6 +171,12 @@ def _logs(arguments: argparse.Namespace) -> int:
         replica=arguments.replica,
         follow=arguments.follow,
     )
+    is_silent = True
     for text in said:
         print(text, end="", flush=True)
+        is_silent = is_silent and not text
+    if is_silent:
+        replica = arguments.replica
+        waits = f"`llmgw engines logs -f {replica}` waits for it"
+        print(f"{replica} has written nothing yet; {waits}", file=sys.stderr)
     return 0

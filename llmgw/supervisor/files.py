@@ -31,6 +31,13 @@ def log_path(state_dir: Path, id: str) -> Path:
     return state_dir / "logs" / f"{id}.log"
 
 
+def logged(state_dir: Path) -> tuple[str, ...]:
+    """The ids that have a log, also of what ran here before."""
+    return tuple(
+        sorted(path.stem for path in log_path(state_dir, "").parent.glob("*.log"))
+    )
+
+
 def lay_out(state_dir: Path, id: str, launch: Launch, tags: dict[str, str]) -> Place:
     """Folders, the launch's own files, the environment. EngineError if it can't be.
 

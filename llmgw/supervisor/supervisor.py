@@ -190,6 +190,10 @@ class Supervisor:
     def log_path(self, id: str) -> Path:
         return files.log_path(self._state_dir, id)
 
+    def logged(self) -> tuple[str, ...]:
+        """The ids that have a log, also of what ran here before. Looks at the disk."""
+        return files.logged(self._state_dir)
+
     def log(
         self, id: str, *, lines: int = 100, follow: bool = False
     ) -> AsyncGenerator[bytes]:

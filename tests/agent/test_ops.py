@@ -1,13 +1,19 @@
 """What a control plane asks of a node may be anything; the agent lives through it."""
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
+import anyio
 import pytest
 
 from llmgw.agent.ops import Ops
+from llmgw.agent.person import Person
 from llmgw.agent.run import Agent
+from llmgw.config import keys
 from llmgw.errors import LlmgwError
-from llmgw.wire import Ask
+from llmgw.supervisor.supervisor import Supervisor
+from llmgw.wire import Ask, Replica, ReplicaStatus, Wanted
 
 
 def nested(levels: int) -> list[Any]:
@@ -15,6 +21,15 @@ def nested(levels: int) -> list[Any]:
     for _ in range(levels):
         within = [within]
     return within
+
+
+def agent_of(
+    state_dir: Path, *wanted: Wanted, supervisor: Supervisor | None = None
+) -> Agent:
+    """What of an agent a log is asked of. Nothing runs."""
+    supervisor = supervisor or Supervisor(keys.Supervisor(), state_dir)
+    person = Person(state_dir, supervisor, lambda: wanted, lambda: None)
+    return cast("Agent", SimpleNamespace(supervisor=supervisor, person=person))
 
 
 @pytest.mark.parametrize(
@@ -27,19 +42,83 @@ def nested(levels: int) -> list[Any]:
         ({"replica": "../ledger"}, r"'\.\./ledger' is not the name"),
         ({"replica": "A"}, "'A' is not the name"),
         ({"replica": "a.b/c"}, "'a.b/c' is not the name"),
-        ({"replica": "x" * 4_000_000}, r"^'x{80}' is not the name"),
+        ({"replica": "x" * 4_000_000}, r": 'x{80}' is not the name"),
     ],
     ids=["none", "null", "number", "deep", "path", "case", "beside", "long"],
 )
 async def test_a_log_of_what_is_no_replica_is_refused(
-    args: dict[str, Any], says: str
+    tmp_path: Path, args: dict[str, Any], says: str
 ) -> None:
     """To print what was sent is to recurse into it: that ended the agent."""
-    agent = cast("Agent", None)  # refused before the agent is asked for anything
-    answer = Ops(agent).answers()["log_tail"]
+    answer = Ops(agent_of(tmp_path)).answers()["log_tail"]
 
     with pytest.raises(LlmgwError, match=says):
         await answer(Ask(id="1", kind="log_tail", args=args))
+
+
+async def test_an_id_that_is_a_path_opens_no_file(tmp_path: Path) -> None:
+    """A process may call itself what it likes; one that bears our tag is a status."""
+
+    class Stray(Supervisor):
+        def statuses(self) -> tuple[ReplicaStatus, ...]:
+            return (
+                ReplicaStatus(
+                    id="../secret",
+                    generation=0,
+                    state="unhealthy",
+                    since_s=0.0,
+                    spec_digest="",
+                ),
+            )
+
+    await anyio.Path(tmp_path / "secret.log").write_text("secret")
+    agent = agent_of(tmp_path, supervisor=Stray(keys.Supervisor(), tmp_path))
+
+    with pytest.raises(LlmgwError, match="is not the name"):
+        await anext(Ops(agent).table()["logs"]({"replica": "../secret"}))
+
+
+@pytest.mark.parametrize("follow", [False, True])
+async def test_for_a_name_that_nothing_has_it_says_what_has_logs(
+    tmp_path: Path, follow: bool
+) -> None:
+    """It printed nothing, as if all were well; to be followed it waited for ever."""
+    (tmp_path / "logs").mkdir()
+    for name in ("b.log", "a.log", "a.log.1"):
+        (tmp_path / "logs" / name).touch()
+    wanted = Wanted(Replica(id="c", generation=1, engine="command"), "d1")
+    logs = Ops(agent_of(tmp_path, wanted)).table()["logs"]
+
+    with pytest.raises(LlmgwError, match="'nope' is not the name") as caught:
+        with anyio.fail_after(5):
+            await anext(logs({"op": "logs", "replica": "nope", "follow": follow}))
+
+    assert caught.value.where == f"{tmp_path}/logs"
+    assert caught.value.fix == "logs are here of a, b; not yet of c"
+
+
+async def test_what_is_wanted_and_silent_yet_is_followed_from_its_first_line(
+    tmp_path: Path,
+) -> None:
+    wanted = Wanted(Replica(id="c", generation=1, engine="command"), "d1")
+    logs = Ops(agent_of(tmp_path, wanted)).table()["logs"]
+    heard: list[str] = []
+
+    async def follow() -> None:
+        async for text in logs({"op": "logs", "replica": "c", "follow": True}):
+            heard.append(text)
+            return
+
+    assert [text async for text in logs({"op": "logs", "replica": "c"})] == []
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            group.start_soon(follow)
+            await anyio.wait_all_tasks_blocked()
+            folder = anyio.Path(tmp_path / "logs")
+            await folder.mkdir()
+            await (folder / "c.log").write_text("loading\n")
+
+    assert heard == ["loading\n"]
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,26 @@ def test_a_wrong_sum_installs_nothing(tmp_path: Path) -> None:
         llmgw("engines", "install", path, "--sha256", "0" * 64, *folder)
 
 
+async def test_of_one_that_is_silent_so_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def silent(_request: Request) -> AsyncIterator[Any]:
+        for text in ():
+            yield text
+
+    path = tmp_path / "agent.sock"
+    async with anyio.create_task_group() as group:
+        await group.start(Door(path, {"logs": silent}).run)
+        with anyio.fail_after(10):
+            argv = ("engines", "logs", "a-0", "--socket", path)
+            assert await anyio.to_thread.run_sync(llmgw, *argv) == 0
+        group.cancel_scope.cancel()
+
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("a-0 has written nothing yet; `llmgw engines logs -f")
+
+
 async def test_stop_start_and_logs_go_through_the_agents_door(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
