@@ -1,5 +1,6 @@
-"""Dates as HTTP tells them."""
+"""Dates as HTTP tells them, and as people are told them."""
 
+import time
 from email.utils import parsedate_to_datetime
 
 
@@ -11,3 +12,8 @@ def http_date(text: str | None) -> float | None:
         return parsedate_to_datetime(text).timestamp()
     except (ValueError, IndexError, OverflowError, OSError):
         return None  # the year 99999, a zone of as many hours
+
+
+def shown(seconds: float) -> str:
+    """*seconds* since 1970, in UTC."""
+    return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(seconds))

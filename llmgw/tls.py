@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from llmgw import files
 from llmgw.config.keys import Tls
+from llmgw.dates import shown
 from llmgw.errors import TlsError
 from llmgw.wire import Problem
 
@@ -29,6 +30,9 @@ DAY = 86400.0
 LARGEST = 1024 * 1024  # four times a distribution's whole bundle
 # Days before the end: told in the log as each is passed; from the first on a problem.
 WARN_DAYS = (30, 7, 1)
+# Of one that is made for less than this, the same shares of its life: a certificate for
+# 30 days warned of its end from its first minute on, and one for a day was an error.
+WARNED_IN_FULL_DAYS = 90
 
 
 class Certificate(Struct, frozen=True):
@@ -77,7 +81,7 @@ class Certificates:
         self._pair: Pair | None = None
         self._seen: object = None
         self._fault: TlsError | None = None
-        self._warned: int | None = None
+        self._warned: float | None = None
         self._reading = threading.Lock()
 
     async def fresh(self) -> ssl.SSLContext:
@@ -158,14 +162,24 @@ class Certificates:
 
     def _warn_of_the_end(self) -> None:
         left = self.expires_s
-        passed = [day for day in WARN_DAYS if left is not None and left <= day * DAY]
+        if self._pair is None or left is None:
+            return
+        ends = warnings(self._pair.certificate)
+        passed = [end for end in ends if left <= end]
         if passed and passed[-1] != self._warned:
             self._warned = passed[-1]
             log.warning(
                 "certificate ends soon file=%s in=%s",
                 self._files[0],
-                _span(max(left or 0.0, 0.0)),
+                _span(max(left, 0.0)),
             )
+
+
+def warnings(certificate: Certificate) -> tuple[float, ...]:
+    """At how many seconds before its end it is warned of, the first time first."""
+    life = certificate.not_after - certificate.not_before
+    share = min(1.0, life / (WARNED_IN_FULL_DAYS * DAY))
+    return tuple(days * DAY * share for days in WARN_DAYS)
 
 
 def condition(
@@ -191,8 +205,8 @@ def condition(
             Problem(
                 code="tls_not_yet",
                 severity="error",
-                what=f"the certificate is valid from {_date(certificate.not_before)} "
-                f"on and this machine's clock says {_date(now)}",
+                what=f"the certificate is valid from {shown(certificate.not_before)} "
+                f"on and this machine's clock says {shown(now)}",
                 where=where,
                 fix="set the clock of this machine",
             )
@@ -202,19 +216,19 @@ def condition(
             Problem(
                 code="tls_expired",
                 severity="error",
-                what=f"the certificate ended on {_date(certificate.not_after)}, by "
+                what=f"the certificate ended on {shown(certificate.not_after)}, by "
                 f"this machine's clock {_span(-left)} ago",
                 where=where,
                 fix="issue a new one; it is used as soon as the files are there",
             )
         )
-    elif left <= WARN_DAYS[0] * DAY:
+    elif left <= warnings(certificate)[0]:
         found.append(
             Problem(
                 code="tls_expires",
-                severity="error" if left <= WARN_DAYS[-1] * DAY else "warning",
+                severity="error" if left <= warnings(certificate)[-1] else "warning",
                 what=f"the certificate ends in {_span(left)}, "
-                f"on {_date(certificate.not_after)}",
+                f"on {shown(certificate.not_after)}",
                 where=where,
                 fix="issue a new one; it is used as soon as the files are there",
             )
@@ -301,67 +315,6 @@ def inspect(cert_file: Path, ca_file: Path) -> Certificate:
     )
 
 
-def explain(error: ssl.SSLError) -> tuple[str, str]:
-    """What an operator has to know of a TLS failure, and what helps ("" if unknown)."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return _distrusted(error)
-    reason = error.reason or ""
-    if reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG"):
-        return (
-            "does not speak TLS there",
-            "write http:// and unset tls, or the TLS port",
-        )
-    if "ALERT" in reason:
-        return _refused(reason)
-    return f"the TLS handshake ended: {_words(error)}", ""
-
-
-def _distrusted(error: ssl.SSLCertVerificationError) -> tuple[str, str]:
-    # Numbers of X509_V_ERR_*: the module gives them no names.
-    now = _date(time.time())
-    match error.verify_code:
-        case 9:
-            return (
-                "its certificate is not yet valid by this machine's clock, "
-                f"which says {now}",
-                "set the clock of this machine (or of the one that issued it)",
-            )
-        case 10:
-            return (
-                "its certificate has expired by this machine's clock, "
-                f"which says {now}",
-                "renew it, or set the clock of this machine",
-            )
-        case 18 | 19 | 20 | 21:
-            return (
-                "its certificate is not signed by a CA in tls.ca_file",
-                "is it the right control plane, and the right ca_file?",
-            )
-        case 62 | 64:
-            return (
-                f"its certificate is for another name: {error.verify_message}",
-                "write the server as its certificate has it, or set tls.server_name",
-            )
-        case _:
-            return f"its certificate is refused: {error.verify_message}", ""
-
-
-def _refused(reason: str) -> tuple[str, str]:
-    # The other side's words for this node's certificate.
-    for mark, what in (
-        ("CERTIFICATE_EXPIRED", "it says that it has expired (by its clock)"),
-        ("UNKNOWN_CA", "it is not signed by a CA that it trusts"),
-        ("CERTIFICATE_REQUIRED", "it got none"),
-        ("CERTIFICATE_REVOKED", "it is revoked"),
-        ("BAD_CERTIFICATE", "it says no more"),
-        ("CERTIFICATE_UNKNOWN", "it says no more"),
-        ("UNSUPPORTED_CERTIFICATE", "it may not be used by a client"),
-    ):
-        if mark in reason:
-            return f"refuses this node's certificate: {what}", "see its log"
-    return f"ended the TLS handshake: {reason.lower().replace('_', ' ')}", ""
-
-
 def _certificates(path: Path) -> list["x509.Certificate"]:
     from cryptography import x509  # as in inspect()
 
@@ -386,10 +339,6 @@ def _words(error: Exception) -> str:
     return (
         getattr(error, "strerror", None) or getattr(error, "reason", None) or str(error)
     )
-
-
-def _date(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(seconds))
 
 
 def _span(seconds: float) -> str:

@@ -12,7 +12,7 @@ import pytest
 from llmgw import pki
 from llmgw.config.keys import Tls
 from llmgw.errors import TlsError
-from llmgw.tls import DAY, Certificates, explain, read
+from llmgw.tls import DAY, Certificates, read
 from tests.fakes.certified import authority, settings
 
 
@@ -217,6 +217,34 @@ def test_the_end_is_told_before_it_comes(
     assert certificates.expires_s == pytest.approx(days * DAY, abs=400)
 
 
+@pytest.mark.parametrize(
+    ("life", "left", "severity"),
+    [
+        (30, 29.9, None),
+        (30, 9.9, "warning"),
+        (30, 0.4, "warning"),
+        (30, 0.3, "error"),
+        (1, 0.4, None),
+        (1, 0.3, "warning"),
+        (365, 29.9, "warning"),
+        (365, 31, None),
+    ],
+)
+def test_what_lasts_shortly_is_told_of_in_its_last_third(
+    tmp_path: Path, life: float, left: float, severity: str | None
+) -> None:
+    """One for 30 days warned from its first minute on, one for a day was an error."""
+    certificates = Certificates(
+        settings(authority(tmp_path), days=life),
+        "n1",
+        clock=lambda: time.time() + (life - left) * DAY,
+    )
+    certificates.refresh()
+
+    said = [problem.severity for problem in certificates.problems()]
+    assert said == ([] if severity is None else [severity])
+
+
 def test_each_of_the_three_days_is_told_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -266,10 +294,3 @@ def test_a_mark_of_a_file_changes_when_it_is_replaced_within_one_tick(
     certificates.refresh()
 
     assert codes(certificates) == ["tls_files"]
-
-
-def test_an_alert_nobody_listed_is_still_told() -> None:
-    error = ssl.SSLError(1, "[SSL: TLSV1_ALERT_INTERNAL_ERROR] internal error")
-    error.reason = "TLSV1_ALERT_INTERNAL_ERROR"
-
-    assert "internal error" in explain(error)[0]

@@ -18,7 +18,7 @@ from llmgw.config.normalise import WEIGHTS
 from llmgw.discovery.node import Here
 from llmgw.errors import ConfigError, Fault, WeightsError
 from llmgw.weights.fetch import Weights
-from llmgw.weights.sources import masked
+from llmgw.weights.sources import KINDS, masked
 from llmgw.weights.space import shown
 from llmgw.wire import Progress
 
@@ -43,8 +43,12 @@ def add_parser(commands: Any) -> None:
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("source", metavar="SOURCE", help="hf://, https:// or file://")
-    parser.add_argument("--digest", metavar="sha256:…", help="what it must hash to")
+    parser.add_argument("source", metavar="SOURCE", help=KINDS)
+    parser.add_argument(
+        "--digest",
+        metavar="sha256:…",
+        help="what it must hash to; over http:// it has to be given",
+    )
     parser.add_argument(
         "--to", type=Path, metavar="DIR", help="there, and not into the cache"
     )

@@ -177,6 +177,8 @@ class Up:
         answer = await site.ask(status, name.name, site.QUESTION)
         print(f"\n  question  {site.QUESTION}\n  answer    {answer}\n")
         print_text(document(agent.inventory, agent.resolved))
+        if self._once:
+            return  # what could be tried next is about to end
         door = "" if self._socket == default_path() else f" --socket {self._socket}"
         print("\nwhat to try next:")
         for command in (

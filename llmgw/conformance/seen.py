@@ -9,7 +9,7 @@ import httpx
 import msgspec
 
 from llmgw.errors import LlmgwError
-from llmgw.tls import explain
+from llmgw.handshake import Called, explain
 from llmgw.wire import Bye, Line, Refusal, decode_line
 
 T = TypeVar("T")
@@ -25,12 +25,15 @@ class Skipped(Exception):
     """The rule was not looked at."""
 
 
+OPTIONS = Called(ca="--tls-ca", off="leave out what begins with --tls", name="")
+
+
 def unreachable(error: Exception, where: str) -> LlmgwError:
     """Why there was no answer at all, in the words that an agent has for it."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLError):
-            what, fix = explain(cause)
+            what, fix = explain(cause, OPTIONS)
             return LlmgwError(what, where=where, fix=fix)
         cause = cause.__cause__ or cause.__context__
     what = f"no answer: {str(error) or type(error).__name__}"

@@ -12,7 +12,8 @@ import anyio.to_thread
 
 from llmgw.config.keys import Tls
 from llmgw.control.http_log import Seldom
-from llmgw.tls import Certificates, explain, read_server
+from llmgw.handshake import Called, explain
+from llmgw.tls import Certificates, read_server
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +67,7 @@ def _telling(seldom: Seldom) -> type[ssl.SSLObject]:
                 raise  # the rest has yet to come
             except ssl.SSLError as error:
                 if (unsaid := seldom.unsaid()) is not None:
-                    what, _ = explain(error)
+                    what, _ = explain(error, Called(ca="--tls-ca"))
                     log.warning("handshake failed error=%r unsaid=%d", what, unsaid)
                 raise
 

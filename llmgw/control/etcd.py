@@ -15,7 +15,10 @@ from msgspec import Struct
 
 from llmgw.control.etcd_client import Client
 from llmgw.errors import LlmgwError
-from llmgw.tls import explain
+from llmgw.handshake import Called, explain
+
+# What the one who started the control plane has typed.
+OPTIONS = Called(ca="--etcd-ca", off="leave out --etcd-ca", name="")
 
 
 class Kv(Struct, frozen=True):
@@ -137,7 +140,7 @@ class Etcd:
             except ssl.SSLError as error:
                 # As httpx lets it through: its answer to our certificate, which comes
                 # after the handshake.
-                why.append(f"{endpoint}: {explain(error)[0]}")
+                why.append(f"{endpoint}: {explain(error, OPTIONS)[0]}")
             except (httpx.HTTPError, ValueError) as error:
                 why.append(f"{endpoint}: {error or type(error).__name__}")
             # The next request begins with a member that may be well.

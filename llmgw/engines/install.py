@@ -24,6 +24,7 @@ import anyio.to_thread
 import httpx
 import msgspec
 
+from llmgw.config.address import masked
 from llmgw.engines.installed import MANIFEST, PROGRAMS, Manifest, read
 from llmgw.engines.place import Build
 from llmgw.engines.sweep import PREVIOUS, STORE, alone, sweep
@@ -77,7 +78,7 @@ async def download(url: str, to: Path, *, cap: Cap | None = None) -> None:
     limit = (cap or Cap()).size
     if url.startswith("file://"):
         async with aclosing(_read(Path(unquote(urlsplit(url).path)))) as chunks:
-            await _save(chunks, to, limit, url)
+            await _save(chunks, to, limit, masked(url))
         return
     # The machine's own authorities, as for weights: httpx brings a list of its own.
     trust = await anyio.to_thread.run_sync(ssl.create_default_context)
@@ -89,18 +90,21 @@ async def download(url: str, to: Path, *, cap: Cap | None = None) -> None:
             client.stream("GET", url, headers=_AS_IT_IS) as response,
         ):
             _accept(response, url)
-            await _save(response.aiter_raw(CHUNK), to, limit, url)
+            await _save(response.aiter_raw(CHUNK), to, limit, masked(url))
     except httpx.HTTPError as error:
-        raise Unreachable(str(error) or "no answer", where=url) from error
+        raise Unreachable(str(error) or "no answer", where=masked(url)) from error
 
 
 def _accept(response: httpx.Response, url: str) -> None:
     if url.startswith("https:") and response.url.scheme != "https":
-        raise EngineError(f"is redirected to {response.url}, not https", where=url)
+        raise EngineError(
+            f"is redirected to {response.url}, not https", where=masked(url)
+        )
     if response.status_code >= 500 or response.status_code == 429:
-        raise Unreachable(f"answers {response.status_code}", where=url)
+        raise Unreachable(f"answers {response.status_code}", where=masked(url))
     if response.status_code != 200:
-        raise EngineError(f"answers {response.status_code}", where=url)
+        fix = "correct the address" if response.status_code in (404, 410) else ""
+        raise EngineError(f"answers {response.status_code}", where=masked(url), fix=fix)
 
 
 async def _read(source: Path) -> AsyncGenerator[bytes, None]:
@@ -126,8 +130,11 @@ async def _save(chunks: AsyncIterator[bytes], to: Path, limit: int, where: str) 
                     raise EngineError("is larger than a build may be", where=where)
                 await file.write(chunk)
     except OSError as error:
+        # Not the file's own name, which is gone with it.
         raise EngineError(
-            f"cannot be written: {error.strerror}", where=str(to)
+            f"the archive cannot be written: {error.strerror}",
+            where=str(to.parents[1]),
+            fix="make room there, or set engines_dir to another folder",
         ) from error
 
 
@@ -139,9 +146,17 @@ def _check(wish: Wish) -> None:
             fix="letters, digits, dots, dashes and underscores, at most 63",
         )
     if not re.fullmatch(r"[0-9a-fA-F]{64}", wish.sha256):
-        raise EngineError(f"{wish.sha256!r} is no SHA-256", where="sha256")
+        raise EngineError(
+            f"{wish.sha256!r} is no SHA-256",
+            where="sha256",
+            fix="64 hexadecimal digits, as `sha256sum ARCHIVE` prints them",
+        )
     if not wish.url.startswith(("https://", "http://", "file:///")):
-        raise EngineError("is no https://, http:// or file:// address", where=wish.url)
+        raise EngineError(
+            "is no https://, http:// or file:// address",
+            where=masked(wish.url),
+            fix="give the address of the archive, or its file",
+        )
 
 
 def _present(wish: Wish, engines_dir: Path) -> Build | None:
@@ -191,14 +206,13 @@ def _publish(wish: Wish, archive: Path, engines_dir: Path, cap: Cap) -> Build:
             found = hashlib.file_digest(file, "sha256").hexdigest()
         if found != wish.sha256.lower():
             raise EngineError(
-                f"has the SHA-256 {found}, not {wish.sha256}", where=wish.url
+                f"has the SHA-256 {found}, not {wish.sha256}",
+                where=masked(wish.url),
+                fix="is it the version, and the sum, that its maker publishes?",
             )
         fresh = archive.with_name("build")
         fresh.mkdir()
-        unpack(archive, fresh, cap=cap)
-        home = _home(fresh)
-        _describe(wish, home)
-        read(home)
+        home = _unpacked(wish, archive, fresh, cap)
         store = _store(wish, engines_dir)
         # On the disk before it has its name: after a power cut, a name without
         # contents would be taken for the whole build.
@@ -213,6 +227,22 @@ def _publish(wish: Wish, archive: Path, engines_dir: Path, cap: Cap) -> Build:
         raise EngineError(
             f"cannot be written: {error.strerror}", where=str(engines_dir)
         ) from error
+
+
+def _unpacked(wish: Wish, archive: Path, fresh: Path, cap: Cap) -> Path:
+    """The build's folder, whole. What is wrong is said of where the archive came from:
+    where it lay meanwhile is gone by the time somebody looks.
+    """
+    try:
+        unpack(archive, fresh, cap=cap)
+        home = _home(fresh)
+        _describe(wish, home)
+        read(home)
+    except EngineError as error:
+        raise EngineError(
+            error.what, where=masked(wish.url), fix=error.fix, final=error.final
+        ) from error
+    return home
 
 
 def _home(fresh: Path) -> Path:
@@ -231,11 +261,12 @@ def _describe(wish: Wish, home: Path) -> None:
             manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
         except msgspec.DecodeError as error:
             raise EngineError(
-                f"its {MANIFEST} is no manifest: {error}", where=wish.url
+                f"its {MANIFEST} is no manifest: {error}", where=masked(wish.url)
             ) from error
         if wish.engine not in (None, manifest.engine):
             raise EngineError(
-                f"is a build of {manifest.engine}, not of {wish.engine}", where=wish.url
+                f"is a build of {manifest.engine}, not of {wish.engine}",
+                where=masked(wish.url),
             )
     else:
         manifest = _guess(wish, home)
@@ -258,7 +289,7 @@ def _guess(wish: Wish, home: Path) -> Manifest:
     if len(found) != 1:
         raise EngineError(
             f"has no {MANIFEST}, and {len(found)} programs {program or engine}",
-            where=wish.url,
+            where=masked(wish.url),
             fix="say which with --binary PATH",
         )
     return Manifest(engine=engine, binary=found[0])

@@ -123,7 +123,11 @@ def _entries(archive: Path, opened: ExitStack) -> Iterator[_Entry]:
     try:
         tar = opened.enter_context(tarfile.open(archive))  # noqa: SIM115 -- it is
     except tarfile.ReadError as error:
-        raise _bad(archive, "is no tar, zip or wheel") from error
+        raise EngineError(
+            "the archive is no tar, zip or wheel",
+            where=str(archive),
+            fix="the address must be that of the archive, not of a page about it",
+        ) from error
     yield from _of_tar(tar)
 
 

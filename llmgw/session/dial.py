@@ -19,6 +19,7 @@ from anyio.streams.tls import TLSStream
 from llmgw.aio import first
 from llmgw.config.address import Address, masked
 from llmgw.errors import TlsError, Unreachable
+from llmgw.handshake import explain
 from llmgw.session.address import (
     authority,
     credentials,
@@ -27,7 +28,7 @@ from llmgw.session.address import (
     take_apart,
 )
 from llmgw.session.http import Connection
-from llmgw.tls import Certificates, explain
+from llmgw.tls import Certificates
 
 log = logging.getLogger(__name__)
 

@@ -25,9 +25,8 @@ class Troubles:
         old, since = self._since.get(problem.code, (None, anyio.current_time()))
         self._since[problem.code] = problem, since
         if old is None or old.what != problem.what:
-            log.warning(
-                "problem code=%s where=%s %s", problem.code, problem.where, problem.what
-            )
+            where = f"where={problem.where} " if problem.where else ""
+            log.warning("problem code=%s %s%s", problem.code, where, problem.what)
 
     def settle(self, code: str, problem: Problem | None) -> None:
         """It is so now, or it is not."""

@@ -55,15 +55,18 @@ class Watch(Struct, frozen=True, kw_only=True):
 
 def fetch(pool: Pool, wanted: Wanted, part: Path, watch: Watch) -> Got:
     """Bring *wanted* to *part*, synced and verified. WeightsError says why not."""
-    last: Exception = Denied("nowhere to fetch it from")
-    for origin in wanted.origins:
+    assert wanted.origins, "a plan names at least where it was asked for"
+    for origin in wanted.origins[:-1]:
         try:
             return _from(pool, origin, wanted, part, watch)
         except (Again, Denied) as error:
             log.warning("origin given up url=%s why=%s", origin, error)
-            last = refusal(error, str(origin))
             watch.again(f"{origin}: {error}", 0.0)
-    raise last
+    try:
+        return _from(pool, wanted.origins[-1], wanted, part, watch)
+    except (Again, Denied) as error:
+        # Whoever asked says so: logged here as well, one fault was told twice.
+        raise refusal(error, str(wanted.origins[-1])) from error
 
 
 def _from(pool: Pool, origin: Origin, wanted: Wanted, part: Path, watch: Watch) -> Got:

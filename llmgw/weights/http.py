@@ -51,6 +51,7 @@ class Access(Struct, frozen=True, kw_only=True):
 
 
 PUBLIC = Access()
+_OF_A_MIRROR = "correct ca_file, cert_file and key_file of weights.mirrors"
 
 
 class Client:
@@ -161,7 +162,7 @@ class Client:
                 if linked and "X-Linked-ETag" not in response.headers:
                     response.headers["X-Linked-ETag"] = linked
                 if response.status >= http.HTTPStatus.BAD_REQUEST:
-                    self._refuse(response, url)
+                    self._refuse(response, url, access)
                 encoding = response.headers.get("Content-Encoding", "identity")
                 if encoding != "identity":
                     # It was not asked for, and its bytes are not those of the file.
@@ -265,7 +266,9 @@ class Client:
                 self.drop(url)
         response.close()
 
-    def _refuse(self, response: http.client.HTTPResponse, url: str) -> None:
+    def _refuse(
+        self, response: http.client.HTTPResponse, url: str, access: Access
+    ) -> None:
         status, after = response.status, retry_after(response)
         what = f"the server answers {status} {response.reason}".rstrip()
         if status == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
@@ -273,10 +276,22 @@ class Client:
         self._discard(response, url)
         if status in _AGAIN:
             raise Again(what, after=after)
-        fix = ""
-        if status in (401, 403):
-            fix = "a token may be needed: weights.hf_token_file"
-        raise Denied(what, status=status, fix=fix)
+        raise Denied(what, status=status, fix=_fix(status, url, access))
+
+
+def _fix(status: int, url: str, access: Access) -> str:
+    """What helps, by who was asked: only a hub takes a token."""
+    if status in (404, 410):
+        return "correct the address: by this name there is nothing"
+    if status not in (401, 403):
+        return ""
+    if access.token_host:
+        return "weights.hf_token_file must name a token that may read it"
+    if access.cert_file:
+        return "the cert_file of weights.mirrors must be one that may read it"
+    if urlsplit(url).username:
+        return "the user or the password in the address is not one that may read it"
+    return "give the address with its user and password, https://user:password@host/…"
 
 
 def _redirected(url: str, where: str) -> str:
@@ -320,7 +335,7 @@ def _context(access: Access) -> ssl.SSLContext:
         stamps = tuple(Path(name).stat().st_mtime_ns for name in names)
     except OSError as error:
         raise Denied(
-            f"its certificates cannot be read: {error}", fix="see weights.mirrors"
+            f"its certificates cannot be read: {error}", fix=_OF_A_MIRROR
         ) from error
     return _loaded(access, stamps)
 
@@ -335,7 +350,7 @@ def _loaded(access: Access, stamps: tuple[int, ...]) -> ssl.SSLContext:
             context.load_cert_chain(access.cert_file, access.key_file)
     except OSError as error:
         raise Denied(
-            f"its certificates cannot be read: {error}", fix="see weights.mirrors"
+            f"its certificates cannot be read: {error}", fix=_OF_A_MIRROR
         ) from error
     context.set_alpn_protocols(["http/1.1"])
     return context

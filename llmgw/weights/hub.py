@@ -71,10 +71,14 @@ def _token(file: str | None, credentials: str | None) -> str | None:
         token = path.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
         raise WeightsError(
-            "the token cannot be read", where=str(path), fix="weights.hf_token_file"
+            "the token cannot be read",
+            where=str(path),
+            fix="weights.hf_token_file must name a file that this user can read",
         ) from error
     if not token or not token.isascii() or not token.isprintable():
-        raise WeightsError("holds no token", where=str(path))
+        raise WeightsError(
+            "holds no token", where=str(path), fix="write the token in it, and no more"
+        )
     return token
 
 

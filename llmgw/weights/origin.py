@@ -135,7 +135,8 @@ class OnDisk:
         try:
             found = self.path.stat()
         except OSError as error:
-            raise Denied(f"cannot be read: {error.strerror}") from error
+            fix = "correct the path" if isinstance(error, FileNotFoundError) else ""
+            raise Denied(f"cannot be read: {error.strerror}", fix=fix) from error
         stamp = f"{found.st_ino}-{found.st_mtime_ns}"
         return Meta(url="", size=found.st_size, validator=stamp)
 

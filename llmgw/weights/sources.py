@@ -23,6 +23,12 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _DIGEST = re.compile(r"(?:sha256:)?([0-9a-fA-F]{64})")
 GLOB = frozenset("*?[")
 
+# Of these a source may be, for whoever wrote another.
+KINDS = (
+    "hf://owner/name, https://host/path, http://host/path with a digest, "
+    "or file:///path"
+)
+
 
 class Hub(Struct, frozen=True, kw_only=True):
     """Files of one repository; *pattern* "" is all of them."""
@@ -64,7 +70,7 @@ def parse(text: str, digest: str | None = None) -> Source:
         raise WeightsError(
             "is not a source",
             where=masked(text),
-            fix="write hf://owner/name, https://host/path or file:///path",
+            fix=f"write {KINDS}",
         )
     match scheme:
         case "hf":
@@ -77,7 +83,7 @@ def parse(text: str, digest: str | None = None) -> Source:
             raise WeightsError(
                 f"{scheme}:// is not known here",
                 where=masked(text),
-                fix="hf://, https:// and file:// are",
+                fix=f"write {KINDS}",
             )
 
 
@@ -94,7 +100,8 @@ def _hub(text: str, rest: str) -> Hub:
         raise WeightsError(
             "is not hf://owner/name[@revision][/path or glob]",
             where=text,
-            fix="a branch with a slash in its name can be given as its commit",
+            fix="write it as the hub shows it; a branch with a slash in its name can "
+            "be given as its commit",
         )
     return Hub(owner=owner, name=name, revision=revision or "main", pattern=pattern)
 
@@ -102,14 +109,16 @@ def _hub(text: str, rest: str) -> Hub:
 def _web(text: str, digest: str | None) -> Web:
     parts = _split(text)
     if parts.hostname is None or parts.path.endswith("/") or not parts.path:
-        raise WeightsError("names no file", where=masked(text))
+        raise WeightsError(
+            "names no file", where=masked(text), fix="write the address of one file"
+        )
     if parts.scheme == "http" and digest is None and not is_loopback(parts.hostname):
         # Whoever is on the way can change what plain HTTP carries. With a digest
         # that is noticed; without one nobody would know.
         raise WeightsError(
             "is plain http:// without a digest",
             where=masked(text),
-            fix="use https://, or give the file's sha256",
+            fix="use https://, or give the file's sha256 (`pull --digest`)",
         )
     return Web(url=text)
 

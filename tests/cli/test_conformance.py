@@ -244,5 +244,5 @@ def test_tls_that_does_not_fit_is_told_as_an_agent_tells_it(tmp_path: Path) -> N
         plain = ended(started(url.replace("https://", "http://")))
 
     assert stranger.code == plain.code == 1
-    assert "is not signed by a CA in tls.ca_file" in stranger.said
+    assert "is not signed by a CA in --tls-ca" in stranger.said
     assert "no answer" in plain.said

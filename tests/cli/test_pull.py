@@ -74,6 +74,27 @@ def test_a_secret_in_the_address_is_not_shown(tmp_path: Path) -> None:
     assert "hunter2" not in ended.stderr
 
 
+def test_a_failure_is_told_once_and_with_what_helps(tmp_path: Path) -> None:
+    """A line of the log said the same before it."""
+    with WeightsServer() as server:
+        url = server.url("/gone")
+        server.put("/gone", b"")
+        server.spoil("/gone", Status(404), times=None)
+        ended = pull(url, "--to", str(tmp_path))
+
+    failure, fix = ended.stderr.splitlines()
+    assert failure == f"{url}: the server answers 404 Not Found"
+    assert fix == "  fix: correct the address: by this name there is nothing"
+
+
+def test_a_source_of_another_kind_is_told_all_kinds_there_are() -> None:
+    """It left out http://, which with a digest is one."""
+    ended = pull("ftp://host/model.gguf")
+
+    for kind in ("hf://", "https://", "http://", "file://"):
+        assert f"{kind}" in ended.stderr.partition("fix:")[2]
+
+
 def test_a_terminal_gets_a_bar(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     with WeightsServer() as server:

@@ -149,6 +149,8 @@ def answered(command: list[str]) -> None:
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "answer" in done.stdout
+    # All that it names would be gone.
+    assert "to try next" not in done.stdout
 
 
 def test_the_demo_answers_once_and_leaves_nothing_running(

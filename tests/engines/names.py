@@ -14,6 +14,7 @@ import json
 import re
 import sys
 import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import cast
@@ -29,6 +30,9 @@ from tests.engines.places import MODEL, member, place, replica
 SETTINGS = {"vllm": keys.Vllm(), "sglang": keys.Sglang()}
 # Where these two say which flags they take, in the versions of the last two years.
 ARGUMENTS = re.compile(r"server_args\.py$|/arg_groups/|arg_utils\.py$|cli_args\.py$")
+
+
+_UNREADABLE = (OSError, zipfile.BadZipFile, zlib.error, UnicodeError, SyntaxError)
 
 
 class Names(Struct, frozen=True):
@@ -135,7 +139,7 @@ def _stands(name: str, text: str) -> bool:
 
 def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m tests.engines.names",
+        prog=".venv/bin/python -m tests.engines.names",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -146,7 +150,7 @@ def main(argv: Sequence[str]) -> int:
     names = written(engine)
     try:
         gone = missing(names, wheel)
-    except (OSError, zipfile.BadZipFile) as error:
+    except _UNREADABLE as error:
         parser.error(f"{wheel} cannot be read as a wheel: {error}")
     sys.stdout.writelines(f"not in {wheel}: {one}\n" for one in gone)
     whole = sum(len(getattr(names, field)) for field in Names.__struct_fields__)

@@ -82,6 +82,32 @@ async def test_a_wheel_as_its_makers_publish_it(tmp_path: Path) -> None:
     assert build.rpc_binary == build.binary.replace("llama-", "ggml-rpc-")
 
 
+@pytest.mark.parametrize("content", [b"<html>not found</html>", b""])
+async def test_what_is_no_archive_is_told_by_where_it_came_from(
+    tmp_path: Path, content: bytes
+) -> None:
+    """A path was named that had been removed by then."""
+    archive = tmp_path / "b.tgz"
+    archive.write_bytes(content)
+
+    with pytest.raises(EngineError) as refused:
+        await install(wish(archive), tmp_path / "engines")
+
+    assert refused.value.where == archive.as_uri()
+    assert "not of a page about it" in refused.value.fix
+
+
+async def test_a_build_without_its_program_is_told_by_where_it_came_from(
+    tmp_path: Path,
+) -> None:
+    archive = tar(tmp_path / "b.tgz", manifest(binary="bin/none"))
+
+    with pytest.raises(EngineError, match="there is no binary bin/none") as refused:
+        await install(wish(archive), tmp_path / "engines")
+
+    assert refused.value.where == archive.as_uri()
+
+
 async def test_several_stand_side_by_side_and_one_rolls_back(tmp_path: Path) -> None:
     first = tar(tmp_path / "1", SERVER, manifest(version="1"))
     second = tar(tmp_path / "2", SERVER, manifest(version="2"))

@@ -66,6 +66,29 @@ def test_a_name_that_is_gone_is_said(
     assert missing == [said]
 
 
+@pytest.mark.parametrize(
+    "content", [None, b"no zip", {"a.py": b"\xff"}, {"x/arg_utils.py": b"def ("}]
+)
+def test_what_is_no_wheel_is_said_in_words(
+    content: bytes | dict[str, bytes] | None,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = tmp_path / "nope.whl"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif content is not None:
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, text in content.items():
+                archive.writestr(name, text)
+
+    with pytest.raises(SystemExit) as left:
+        main(["vllm", str(path)])
+
+    assert left.value.code == 2
+    assert f"{path} cannot be read as a wheel" in capsys.readouterr().err
+
+
 def test_all_that_is_written_is_looked_for() -> None:
     """Head, member, adapters, embeddings: no launch is left out."""
     vllm, sglang = written("vllm"), written("sglang")

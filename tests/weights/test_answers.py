@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from llmgw.weights.faults import Again, Denied
-from llmgw.weights.http import Client
+from llmgw.weights.http import Access, Client
 from tests.fakes.weights_server import Raw, WeightsServer
 
 TOO_LONG = 2**70
@@ -24,6 +24,33 @@ def answer(server: WeightsServer, status: str, *headers: str) -> str:
     head = "\r\n".join([f"HTTP/1.1 {status}", *headers, "Connection: close", "", ""])
     server.spoil("/model", Raw(head.encode("latin-1")), times=None)
     return server.url("/model")
+
+
+HUB = Access(token="x", token_host="hub.example")
+
+
+@pytest.mark.parametrize(
+    ("status", "access", "before", "fix"),
+    [
+        ("401 Unauthorized", Access(), "", "user:password@host"),
+        ("403 Forbidden", Access(), "u:p@", "the user or the password"),
+        ("401 Unauthorized", HUB, "", "weights.hf_token_file"),
+        ("404 Not Found", Access(), "", "correct the address"),
+        ("400 Bad Request", Access(), "", ""),
+    ],
+)
+def test_what_helps_is_of_the_one_who_was_asked(
+    client: Client, status: str, access: Access, before: str, fix: str
+) -> None:
+    """Any server's 401 was said to want the hub's token; a 404 had no advice."""
+    with WeightsServer() as server:
+        url = answer(server, status, "Content-Length: 0").replace("//", f"//{before}")
+        with pytest.raises(Denied) as denied:
+            client.probe(url, access)
+
+    assert fix in denied.value.fix
+    assert bool(denied.value.fix) == bool(fix)
+    assert ("hf_token" in denied.value.fix) == (access is HUB)
 
 
 @pytest.mark.parametrize(
