@@ -2,7 +2,8 @@
 
 import base64
 import ipaddress
-from urllib.parse import unquote
+import string
+from urllib.parse import quote, unquote
 
 from llmgw.config.address import Address, Complaint, masked, parse, unmapped
 from llmgw.errors import Unreachable
@@ -36,6 +37,11 @@ def credentials(address: Address) -> tuple[tuple[str, str], ...]:
         return ()
     encoded = base64.b64encode(unquote(address.userinfo).encode()).decode()
     return (("authorization", f"Basic {encoded}"),)
+
+
+def path(address: Address) -> str:
+    """For the request line: what is not ASCII percent-encoded (RFC 3987, 3.1)."""
+    return quote(address.path.rstrip("/"), safe=string.punctuation)
 
 
 def plain(address: str) -> str:

@@ -6,8 +6,9 @@ import anyio
 
 from llmgw.errors import Refused, SessionError
 from llmgw.session import rules
+from llmgw.session.channel import Channel
 from llmgw.session.dial import Dialer
-from llmgw.session.http import JSON, Connection, within
+from llmgw.session.http import JSON, within
 
 log = logging.getLogger(__name__)
 
@@ -21,11 +22,9 @@ class Aside:
     """Facts, events and answers of one session: best effort, one after another."""
 
     def __init__(self, dialer: Dialer, server: str, where: str) -> None:
-        self._dialer = dialer
-        self._server = server
         self._where = where
         self._lock = anyio.Lock()
-        self._connection: Connection | None = None
+        self._channel = Channel(dialer, server)
 
     async def tell(
         self,
@@ -37,7 +36,9 @@ class Aside:
         """Whether it went through. Refused if there is no session any more."""
         async with self._lock:
             try:
-                await self._request(method, target, body, headers)
+                with within(LIMIT, target.partition("?")[0], self._where):
+                    async with self._channel.connection() as connection:
+                        await connection.request(method, target, body, headers)
             except SessionError as error:
                 if isinstance(error, Refused) and error.code in ENDING:
                     raise
@@ -45,24 +46,5 @@ class Aside:
                 return False
         return True
 
-    async def _request(
-        self,
-        method: str,
-        target: str,
-        body: bytes,
-        headers: tuple[tuple[str, str], ...],
-    ) -> None:
-        try:
-            with within(LIMIT, target.partition("?")[0], self._where):
-                if self._connection is None:
-                    self._connection = await self._dialer.dial(self._server)
-                await self._connection.request(method, target, body, headers)
-        except BaseException:
-            with anyio.CancelScope(shield=True):
-                await self.aclose()
-            raise
-
     async def aclose(self) -> None:
-        broken, self._connection = self._connection, None
-        if broken is not None:
-            await broken.aclose()
+        await self._channel.aclose()

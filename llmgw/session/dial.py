@@ -24,6 +24,7 @@ from llmgw.session.address import (
     authority,
     credentials,
     lookup_name,
+    path,
     plain,
     take_apart,
 )
@@ -147,7 +148,7 @@ class Dialer:
             where=where,
             authority=authority(address),
             credentials=credentials(address),
-            path=address.path.rstrip("/"),
+            path=path(address),
             local=local,
             peer=peer,
             explain=functools.partial(self._explain, where),

@@ -53,7 +53,8 @@ class Connection:
     """One connection to one server, one request after another.
 
     Unreachable if it breaks, is cut off or talks nonsense; Refused if the answer is no.
-    After either, and after being cancelled, it is good for nothing but closing.
+    *idle* says if it can carry one more: not after a fault, nor after being cancelled,
+    nor if the last answer said that it closes, as those of many a proxy do.
     """
 
     def __init__(
@@ -88,6 +89,10 @@ class Connection:
     async def aclose(self) -> None:
         await anyio.aclose_forcefully(self._stream)
 
+    @property
+    def idle(self) -> bool:
+        return self._http.our_state is h11.IDLE
+
     async def ask(
         self, method: str, target: str, body: object, answer: type[T] | None
     ) -> T:
@@ -117,10 +122,11 @@ class Connection:
             content += part
             if len(content) > MAX_ANSWER:
                 raise Unreachable(f"answers {target} without end", where=self.where)
+        if self._http.our_state is h11.DONE:
+            self._http.start_next_cycle()
         answer = Answer(status, got, bytes(content))
         if not 200 <= status < 300:
             raise refusal(answer, where=self.where, target=target)
-        self._http.start_next_cycle()
         return answer
 
     async def lines(self, target: str, max_line: int) -> "Lines":
@@ -139,8 +145,7 @@ class Connection:
         body: bytes,
         headers: tuple[tuple[str, str], ...],
     ) -> tuple[int, Mapping[str, str]]:
-        if self._http.our_state is not h11.IDLE:
-            # The last answer said that it closes, or this is used after a fault.
+        if not self.idle:
             raise Unreachable("closed the connection", where=self.where)
         length = ("content-length", str(len(body)))
         request = h11.Request(

@@ -14,9 +14,10 @@ from llmgw.aio import Latest, race
 from llmgw.errors import LlmgwError, Refused, SessionError, Unreachable
 from llmgw.session import rules, watch
 from llmgw.session.aside import Aside
+from llmgw.session.channel import Channel
 from llmgw.session.dial import Dialer
 from llmgw.session.events import Events
-from llmgw.session.http import JSON, Connection, within
+from llmgw.session.http import JSON, within
 from llmgw.session.memory import Memory
 from llmgw.session.node import Desired, Node
 from llmgw.session.register import Opened
@@ -78,7 +79,7 @@ class Session:
         self._opened = opened
         self._with = shared
         self._written_beat = written_beat
-        self._beating: Connection | None = opened.connection
+        self._beating = Channel(shared.dialer, opened.server, opened.connection)
         self._aside = Aside(shared.dialer, opened.server, self._where)
         self._seq = 0
         self._heard = {status.id: status for status in opened.said.replicas}
@@ -122,8 +123,7 @@ class Session:
 
     async def aclose(self) -> None:
         await self._aside.aclose()
-        if self._beating is not None:
-            await self._beating.aclose()
+        await self._beating.aclose()
 
     # What is wanted --------------------------------------------------------------
 
@@ -281,23 +281,16 @@ class Session:
 
     async def _send(self, heartbeat: Heartbeat) -> HeartbeatAck:
         """One try, over a new connection if the last broke; its answer in time."""
-        try:
-            patience = rules.patience(self.lease, self.beat)
-            with within(patience, "a heartbeat", self._where):
-                if self._beating is None:
-                    self._beating = await self._with.dialer.dial(self.server)
-                ack = await self._beating.ask(
+        patience = rules.patience(self.lease, self.beat)
+        with within(patience, "a heartbeat", self._where):
+            async with self._beating.connection() as connection:
+                ack = await connection.ask(
                     "POST", "/v1/heartbeat", heartbeat, HeartbeatAck
                 )
-            if (date := self._beating.date) is not None:
-                with_ = self._with
-                with_.troubles.settle("clock_skew", skew(date, self._where))
-        except BaseException:
-            broken, self._beating = self._beating, None
-            if broken is not None:
-                with anyio.CancelScope(shield=True):
-                    await broken.aclose()
-            raise
+                date = connection.date
+        if date is not None:
+            with_ = self._with
+            with_.troubles.settle("clock_skew", skew(date, self._where))
         return ack
 
     async def _note(self, ack: HeartbeatAck, facts_hash: str) -> None:

@@ -1,6 +1,7 @@
 """Section 1 of the protocol from the node's end: what a request carries, and when."""
 
 import gzip
+import logging
 from pathlib import Path
 
 import msgspec
@@ -8,7 +9,15 @@ import pytest
 
 from llmgw.session.link import GOODBYE_LIMIT
 from llmgw.wire import Fact, Facts
-from tests.fakes.control_plane import ControlPlane, close, hang, refuse
+from tests.fakes.control_plane import (
+    Closed,
+    ControlPlane,
+    Exchange,
+    close,
+    hang,
+    refuse,
+    response,
+)
 from tests.fakes.linked import connected, link, running, until
 from tests.fakes.node import FakeNode
 
@@ -33,6 +42,56 @@ async def test_facts_are_told_when_they_are_asked_for_and_when_they_change(
     assert msgspec.json.decode(gzip.decompress(first.body))["hash"] == "f1"
     assert msgspec.json.decode(gzip.decompress(again.body))["hash"] == "f2"
     assert len(one.heard("facts")) == told  # nothing new, nothing told
+
+
+@pytest.mark.parametrize("really", [True, False])
+@pytest.mark.parametrize("version", [b"HTTP/1.1", b"HTTP/1.0"])
+async def test_a_server_that_ends_the_connection_with_every_answer_is_asked_again(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    version: bytes,
+    really: bool,  # or it only says so, and leaves that to this end
+) -> None:
+    """As a proxy without keep-alive does; and as HTTP/1.0 is without a word."""
+    caplog.set_level(logging.INFO)
+
+    class Last(Exchange):
+        async def answer(
+            self,
+            body: object = None,
+            status: int = 200,
+            kind: str = "application/json",
+            **headers: str,
+        ) -> None:
+            said = {} if version == b"HTTP/1.0" else {"connection": "close"}
+            answer = response(body, status, kind, **headers, **said)
+            await self.stream.send(answer.replace(b"HTTP/1.1", version, 1))
+            if really:
+                raise Closed
+
+    class Closing(ControlPlane):
+        async def _register(self, exchange: Exchange) -> None:
+            await super()._register(Last(exchange.request, exchange.stream))
+
+        async def _heartbeat(self, exchange: Exchange) -> None:
+            await super()._heartbeat(Last(exchange.request, exchange.stream))
+
+        async def _facts(self, exchange: Exchange) -> None:
+            await super()._facts(Last(exchange.request, exchange.stream))
+
+    standby, leader = Closing(standby=True), Closing()
+    leader.want = ["facts"]
+    async with running(standby, leader):
+        mine = link(tmp_path, standby, leader)
+        async with running(mine):
+            await leader.hears("facts", 2)
+            await leader.hears("heartbeat", 3)
+            status = await connected(mine)
+
+    assert (status.sessions, len(leader.heard("register"))) == (1, 1)
+    seqs = [beat.json()["seq"] for beat in leader.heard("heartbeat")]
+    assert seqs == sorted(set(seqs))  # none was lost and sent again
+    assert "not delivered" not in caplog.text
 
 
 async def test_only_what_changed_is_in_a_heartbeat_and_news_does_not_wait(
