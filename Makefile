@@ -2,7 +2,7 @@
 PY := .venv/bin/python
 JOBS ?= 2
 
-.PHONY: help demo test lint generate vm-lite vm-qemu bench fuzz clean lock
+.PHONY: help setup demo test lint generate vm-lite vm-qemu bench fuzz clean lock
 help:  ## show this
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
@@ -13,6 +13,8 @@ help:  ## show this
 .venv/.dev: requirements-dev.lock packaging/bootstrap.py
 	@python3 packaging/bootstrap.py --dev
 	@touch $@ .venv/.run
+
+setup: .venv/.dev  ## .venv with all that tests, benches and the commands in docs/ need
 
 demo: .venv/.run  ## a control plane, an agent and a real engine on this machine; DEMO='--once' ends after the answer
 	@$(PY) -m llmgw up --demo $(DEMO)

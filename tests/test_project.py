@@ -1,6 +1,7 @@
 """The project is held to its word."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -65,3 +66,31 @@ def test_wrong_usage_is_exit_2() -> None:
     )
 
     assert done.returncode == 2
+
+
+DOCS = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+
+
+@pytest.mark.parametrize("page", DOCS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_what_a_page_says_to_type_can_be_typed(page: Path) -> None:
+    """`python` is another one, or none, where nobody has activated anything; a module
+    or a target that is gone was found by the reader.
+    """
+    text = page.read_text()
+    targets = set(
+        re.findall(r"^([a-z%-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    )
+
+    bare = re.findall(r"(?<!\.venv/bin/)\bpython3? -m (?:tests|llmgw)\S*", text)
+    modules = re.findall(r"\bpython3? -m ((?:tests|llmgw)[\w.]*)", text)
+    made = re.findall(r"`make ([a-z-]+)", text) + re.findall(
+        r"^    make ([a-z-]+)", text, re.MULTILINE
+    )
+
+    assert bare == []
+    for module in modules:
+        path = ROOT / module.replace(".", "/")
+        assert path.with_suffix(".py").exists() or (path / "__main__.py").exists()
+    for target in made:
+        one_of = re.sub("-.*", "-%", target)
+        assert target in targets or one_of in targets, target

@@ -6,7 +6,8 @@
     file:///path                                   a file or a folder
 
 The place in the cache spells the source, so that a cache served over HTTPS is a
-mirror as it stands: hf/owner/name/COMMIT/…, https/host/path/….
+mirror as it stands: hf/owner/name/COMMIT/…, https/host/path/…,
+http/host_port/path/….
 """
 
 import hashlib
