@@ -34,6 +34,7 @@ class Person:
         # Two people at once: each reads, writes and then believes what was written.
         self._lock = anyio.Lock()
         self._drained_since: float | None = None
+        self._has_ended = False
         self._drain = kept.read(state_dir / kept.DRAIN, kept.Drain)
         stopped = kept.read(state_dir / kept.STOPPED, kept.Stopped)
         # Of what was wanted, not of a name: wanted otherwise, it starts again.
@@ -50,10 +51,18 @@ class Person:
             await anyio.to_thread.run_sync(kept.write, path, drain)
             self._drain = drain
             self._drained_since = None
+            self._has_ended = False
         self._touch()
 
     def until_drained(self) -> float:
-        """Seconds until a drain ends what did not finish; inf without such an end."""
+        """Seconds until a drain ends what did not finish; inf without such an end, and
+        once that is done: who waits for what is over by now, waits not at all.
+        """
+        if self._has_ended:
+            return float("inf")
+        return self._left()
+
+    def _left(self) -> float:
         if self._drain is None or self._drain.stop_after is None:
             return float("inf")
         if self._drained_since is None:
@@ -62,8 +71,9 @@ class Person:
 
     def end_of_drain(self) -> None:
         """Once its time is up, end what did not finish."""
-        if self.until_drained() > 0:
+        if self._left() > 0:
             return
+        self._has_ended = True
         for status in self._supervisor.statuses():
             if status.state not in ("stopping", "stopped"):
                 log.warning("drain ends engine name=%s", status.id)

@@ -47,6 +47,30 @@ async def test_two_people_stop_a_replica_each_at_once(tmp_path: Path) -> None:
     assert written == kept.Stopped(digests=("a", "b"))
 
 
+async def test_a_drain_ends_once_and_then_nobody_waits_for_it(tmp_path: Path) -> None:
+    """The agent waited for what was over: it planned without a pause, all its time."""
+    ended: list[str] = []
+
+    class Engines(Two):
+        def unwant(self, id: str, reason: str | None = None) -> None:
+            ended.append(id)
+
+    supervisor = Engines(keys.Supervisor(), tmp_path)
+    person = await anyio.to_thread.run_sync(
+        Person, tmp_path, supervisor, tuple, lambda: None
+    )
+    await person.set_drain(kept.Drain(stop_after=0.0))
+    before = person.until_drained()
+    person.end_of_drain()
+    after = person.until_drained()
+    await person.set_drain(kept.Drain(stop_after=60.0))
+
+    assert before <= 0
+    assert ended == ["a", "b"]
+    assert after == float("inf")
+    assert 0 < person.until_drained() <= 60
+
+
 async def test_what_a_person_stopped_starts_again_though_nothing_remembers_it(
     tmp_path: Path,
 ) -> None:
