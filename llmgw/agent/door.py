@@ -228,6 +228,12 @@ def ask(
             raise LlmgwError(
                 f"the agent has not answered for {patience:g} s", where=str(path)
             ) from error
+        except PermissionError as error:
+            raise LlmgwError(
+                f"may not be opened by this user: {error.strerror}",
+                where=str(path),
+                fix="run this as root or the agent's user",
+            ) from error
         except OSError as error:
             raise LlmgwError(
                 f"no agent answers: {error.strerror or error}",

@@ -50,4 +50,6 @@ def named(done: str = "used", where: Path | None = None) -> Generator[None]:
         if path is None:
             raise
         what = f"cannot be {done}: {error.strerror}"
-        raise LlmgwError(what, where=str(path)) from error
+        is_another = isinstance(error, PermissionError)
+        fix = "run this as root or the agent's user" if is_another else ""
+        raise LlmgwError(what, where=str(path), fix=fix) from error

@@ -120,6 +120,12 @@ def _install(arguments: argparse.Namespace) -> int:
     if "://" not in url:
         url = Path(url).resolve().as_uri()
     name = arguments.name or url.rpartition("/")[2].partition(".")[0]
+    if not name:
+        raise LlmgwError(
+            "names no file that a build could be called after",
+            where=url,
+            fix="give the address of the archive, or the build's name with --name",
+        )
     wish = Wish(
         name=name,
         url=url,

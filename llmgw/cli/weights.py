@@ -1,6 +1,7 @@
 """`llmgw weights`: what lies in the cache, is it whole, and what may leave."""
 
 import argparse
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _root(config: Path | None, cache: Path | None) -> Path:
     if cache is not None:
+        if not os.path.lexists(cache):
+            raise WeightsError("there is no such folder", where=str(cache))
         return cache.absolute()
     file = file_if_any(config)
     return Path(WEIGHTS) if file is None else cache_of(load(file))

@@ -24,7 +24,8 @@ import anyio.to_thread
 import httpx
 import msgspec
 
-from llmgw.config.address import masked
+from llmgw.config import keys
+from llmgw.config.address import masked, shown
 from llmgw.engines.installed import MANIFEST, PROGRAMS, Manifest, read
 from llmgw.engines.place import Build
 from llmgw.engines.sweep import PREVIOUS, STORE, alone, sweep
@@ -77,7 +78,7 @@ async def download(url: str, to: Path, *, cap: Cap | None = None) -> None:
     """*url* into the file *to*; file:// too. httpx's own proxies, https after https."""
     limit = (cap or Cap()).size
     if url.startswith("file://"):
-        async with aclosing(_read(Path(unquote(urlsplit(url).path)))) as chunks:
+        async with aclosing(_read(_path(url))) as chunks:
             await _save(chunks, to, limit, masked(url))
         return
     # The machine's own authorities, as for weights: httpx brings a list of its own.
@@ -91,8 +92,29 @@ async def download(url: str, to: Path, *, cap: Cap | None = None) -> None:
         ):
             _accept(response, url)
             await _save(response.aiter_raw(CHUNK), to, limit, masked(url))
+    except (httpx.InvalidURL, httpx.UnsupportedProtocol, UnicodeError) as error:
+        # No HTTPError: a control plane that named `http://[::1/b.tgz` ended the agent.
+        raise _no_address(url) from error
     except httpx.HTTPError as error:
         raise Unreachable(str(error) or "no answer", where=masked(url)) from error
+
+
+def _path(url: str) -> Path:
+    try:
+        path = unquote(urlsplit(url).path)
+    except ValueError as error:
+        raise _no_address(url) from error
+    if "\0" in path:
+        raise _no_address(url)
+    return Path(path)
+
+
+def _no_address(url: str) -> EngineError:
+    return EngineError(
+        "is no https://, http:// or file:// address",
+        where=shown(url),
+        fix="give the address of the archive, or its file",
+    )
 
 
 def _accept(response: httpx.Response, url: str) -> None:
@@ -152,11 +174,7 @@ def _check(wish: Wish) -> None:
             fix="64 hexadecimal digits, as `sha256sum ARCHIVE` prints them",
         )
     if not wish.url.startswith(("https://", "http://", "file:///")):
-        raise EngineError(
-            "is no https://, http:// or file:// address",
-            where=masked(wish.url),
-            fix="give the address of the archive, or its file",
-        )
+        raise _no_address(wish.url)
 
 
 def _present(wish: Wish, engines_dir: Path) -> Build | None:
@@ -278,19 +296,26 @@ def _describe(wish: Wish, home: Path) -> None:
 def _guess(wish: Wish, home: Path) -> Manifest:
     """An archive as its makers publish it, a wheel say: it has one such program."""
     engine = wish.engine or "llamacpp"
-    program = PROGRAMS.get(engine, "")
+    if engine not in keys.Engines.__struct_fields__:
+        known = ", ".join(keys.Engines.__struct_fields__)
+        raise EngineError(
+            f"no engine is called {engine!r}", where="engine", fix=f"one of {known}"
+        )
+    if wish.binary is not None:
+        return Manifest(engine=engine, binary=wish.binary)
+    program = PROGRAMS.get(engine)
     found = [
         str(path.relative_to(home))
-        for path in sorted(home.rglob(program or "/"))
+        for path in sorted(home.rglob(program) if program else ())
         if path.is_file() and os.access(path, os.X_OK)
     ]
-    if wish.binary is not None:
-        found = [wish.binary]
     if len(found) != 1:
+        count = f"{len(found)} programs" if found else "no program"
+        these = f": {', '.join(found[:4])}" if found else ""
         raise EngineError(
-            f"has no {MANIFEST}, and {len(found)} programs {program or engine}",
+            f"has no {MANIFEST}, and {count} {program or 'to guess'}{these}",
             where=masked(wish.url),
-            fix="say which with --binary PATH",
+            fix="say which with --binary PATH, and of which engine with --engine",
         )
     return Manifest(engine=engine, binary=found[0])
 
@@ -311,7 +336,10 @@ def roll_back(engines_dir: Path, name: str) -> Build:
     previous = engines_dir / PREVIOUS / name
     if not previous.is_symlink():
         raise EngineError(
-            f"there is no build before this one of {name}", where=str(engines_dir)
+            f"there is no build before this one of {name}",
+            where=str(engines_dir),
+            fix="there is one once another was installed under its name; "
+            "`llmgw engines list` has the names",
         )
     if not (engines_dir / previous.readlink()).exists():
         raise EngineError(

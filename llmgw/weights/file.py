@@ -109,13 +109,16 @@ def _probe(origin: Origin, watch: Watch) -> Meta:
 def _compare(wanted: Wanted, meta: Meta) -> None:
     """Refuse before the first byte what cannot become the file that is wanted."""
     if None not in (wanted.sha256, meta.sha256) and wanted.sha256 != meta.sha256:
-        raise Denied(_other_digest(wanted, str(meta.sha256)))
+        raise _other_digest(wanted, str(meta.sha256))
     if None not in (wanted.size, meta.size) and wanted.size != meta.size:
         raise Denied(f"is {meta.size} bytes long there, {wanted.size} were expected")
 
 
-def _other_digest(wanted: Wanted, found: str) -> str:
-    return f"is sha256:{found} there, sha256:{wanted.sha256} is wanted"
+def _other_digest(wanted: Wanted, found: str) -> Denied:
+    return Denied(
+        f"is sha256:{found} there, sha256:{wanted.sha256} is wanted",
+        fix="is it the file, and the digest, that its maker publishes?",
+    )
 
 
 def _in_pieces(
@@ -153,7 +156,7 @@ def _in_pieces(
         part.close()
     if wanted.sha256 not in (None, found):
         discard(path)
-        raise Denied(_other_digest(wanted, found))
+        raise _other_digest(wanted, found)
     return Got(size=meta.size, sha256=found, validator=meta.validator)
 
 
@@ -177,5 +180,5 @@ def _in_one_go(
     size = path.stat().st_size
     if wanted.sha256 not in (None, found):
         discard(path)
-        raise Denied(_other_digest(wanted, found))
+        raise _other_digest(wanted, found)
     return Got(size=size, sha256=found, validator=meta.validator)

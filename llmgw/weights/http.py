@@ -209,7 +209,9 @@ class Client:
         self, parts: SplitResult, access: Access
     ) -> http.client.HTTPConnection:
         proxy = self._proxy(parts.geturl())
-        host, port = parts.hostname or "", parts.port
+        # Of an IPv6 address without one the library takes the last part for the port.
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        host = parts.hostname or ""
         to_host, to_port = (
             (proxy.hostname or "", proxy.port or 3128) if proxy else (host, port)
         )
@@ -218,7 +220,7 @@ class Client:
                 to_host, to_port, timeout=CONNECT_TIMEOUT, context=_context(access)
             )
             if proxy:
-                connection.set_tunnel(host, port or 443, headers=_proxy_user(proxy))
+                connection.set_tunnel(host, port, headers=_proxy_user(proxy))
         else:
             connection = http.client.HTTPConnection(
                 to_host, to_port, timeout=CONNECT_TIMEOUT
@@ -236,6 +238,9 @@ class Client:
         except (OSError, http.client.HTTPException) as error:
             connection.close()
             raise Again(_why(error)) from error
+        except UnicodeError as error:  # of a name that a redirect had
+            connection.close()
+            raise Denied(f"leads to {host!r}, which is no name of a host") from error
         return connection
 
     def _headers(self, parts: SplitResult, access: Access, url: str) -> dict[str, str]:
@@ -315,6 +320,8 @@ def _redirected(url: str, where: str) -> str:
 
 def _target(parts: SplitResult, proxy: SplitResult | None) -> str:
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    # As a person writes it, with spaces and accents; what is quoted already stays so.
+    path = quote(path, safe=string.punctuation)
     if proxy and parts.scheme == "http":
         return f"http://{parts.netloc.rpartition('@')[2]}{path}"
     return path

@@ -6,6 +6,7 @@ imports with it, and its own downloads resume within one process at best (T70).
 
 import hashlib
 import os
+import re
 import sys
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
@@ -16,6 +17,7 @@ from urllib.parse import quote, urlsplit
 from msgspec import Struct
 
 from llmgw.errors import WeightsError
+from llmgw.weights import marker
 from llmgw.weights.faults import Again, Denied
 from llmgw.weights.http import Access
 from llmgw.weights.proxies import proxy_for
@@ -23,6 +25,7 @@ from llmgw.weights.sources import GLOB, Hub, is_loopback
 
 PUBLIC_ENDPOINT = "https://huggingface.co"
 TIMEOUT = 20.0
+LONGEST_NAME = 255  # bytes, on any file system that weights lie on
 
 
 class Endpoint(Struct, frozen=True, kw_only=True):
@@ -94,7 +97,11 @@ def listing(source: Hub, hub: Endpoint) -> tuple[str, tuple[Listed, ...]]:
     # Here and not above: an optional library, and most fetches do without it.
     try:
         from huggingface_hub import HfApi
-        from huggingface_hub.utils import GatedRepoError, HfHubHTTPError
+        from huggingface_hub.utils import (
+            GatedRepoError,
+            HfHubHTTPError,
+            HFValidationError,
+        )
     except ImportError as error:
         raise Denied(
             "hf:// needs huggingface_hub, which is not installed",
@@ -105,6 +112,12 @@ def listing(source: Hub, hub: Endpoint) -> tuple[str, tuple[Listed, ...]]:
         found = api.model_info(
             source.repo, revision=source.revision, files_metadata=True, timeout=TIMEOUT
         )
+    except HFValidationError as error:
+        # Before anything is asked: `name.git` is one.
+        raise Denied(
+            f"{source.repo} is no name on the hub",
+            fix="write owner/name as the hub shows it, without .git",
+        ) from error
     except GatedRepoError as error:
         raise Denied(
             "is gated: its owner wants to know who asks",
@@ -156,6 +169,8 @@ def _matching(source: Hub, found: Any) -> tuple[str, tuple[Listed, ...]]:
                 blob=file.blob_id if lfs is None else None,
             )
         )
+    # A cache that somebody put on the hub as it lay: its marker is not ours.
+    listed = [file for file in listed if not marker.is_own(file.name)]
     names = matching(source.pattern, [file.name for file in listed])
     if not names:
         raise Denied(
@@ -164,7 +179,35 @@ def _matching(source: Hub, found: Any) -> tuple[str, tuple[Listed, ...]]:
             else "has no files",
             fix=_nearby(source.pattern, [file.name for file in listed]),
         )
-    return found.sha, tuple(file for file in listed if file.name in names)
+    return commit(found.sha), inside(
+        tuple(file for file in listed if file.name in names)
+    )
+
+
+def commit(said: object) -> str:
+    """What a hub or a mirror says a revision is; Denied if it is none. A folder is
+    named after it.
+    """
+    if isinstance(said, str) and re.fullmatch(r"[0-9a-f]{40,64}", said):
+        return said
+    raise Denied(f"its commit is {said!r}, which is none")
+
+
+def inside(listed: tuple[Listed, ...]) -> tuple[Listed, ...]:
+    """*listed*; Denied if one would not lie below the folder that it is fetched into.
+
+    Whoever answers as the hub or a mirror writes these names: `/etc/cron.d/x` was
+    written to, as far as the agent's user may.
+    """
+    for file in listed:
+        parts = file.name.split("/")
+        if not file.name.isprintable() or not all(map(_is_a_name, parts)):
+            raise Denied(f"lists a file called {file.name!r}, which no folder can have")
+    return listed
+
+
+def _is_a_name(part: str) -> bool:
+    return part not in ("", ".", "..") and len(part.encode()) <= LONGEST_NAME
 
 
 def matching(pattern: str, names: list[str]) -> set[str]:

@@ -31,6 +31,12 @@ class Marker(Struct, frozen=True, kw_only=True, omit_defaults=True):
     revision: str = ""
 
 
+def is_own(name: str) -> bool:
+    """Whether it is one of those that lie beside weights and say what they are."""
+    last = name.rpartition("/")[2]
+    return last == NAME or last.startswith(".llmgw-")
+
+
 def read(folder: Path) -> Marker:
     """The marker of *folder*; an empty one if there is none that can be read."""
     try:

@@ -1,5 +1,6 @@
 """What one source comes to: which files, from where, and the folder that is theirs."""
 
+import logging
 import os
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote, urlsplit
@@ -16,6 +17,8 @@ from llmgw.weights.http import PUBLIC, Access, Client
 from llmgw.weights.origin import OnDisk, Origin, Server
 from llmgw.weights.sources import Hub, Local, Source, Web, file_name, masked, place
 from llmgw.weights.waiting import Rest, patiently
+
+log = logging.getLogger(__name__)
 
 # The list of files of a repository; the largest known have some thousand.
 LONGEST_LIST = 16 * 1024 * 1024
@@ -131,7 +134,7 @@ class Planner:
             commit = source.revision
             if not source.is_pinned:
                 url = _below(base, refs(source) / source.revision)
-                commit = self._text(url, access, 200).decode().strip()
+                commit = hub.commit(self._text(url, access, 200).decode().strip())
             url = _below(base, place(source, None, commit) / marker.NAME)
             raw = self._text(url, access, LONGEST_LIST)
             theirs = msgspec.json.decode(raw, type=marker.Marker)
@@ -144,9 +147,13 @@ class Planner:
         listed = tuple(
             hub.Listed(name=name, size=entry.size, sha256=entry.sha256, blob=None)
             for name, entry in theirs.files.items()
-            if name in whole
+            if name in whole and not marker.is_own(name)
         )
-        return (commit, listed) if listed else None
+        try:
+            return (commit, hub.inside(listed)) if listed else None
+        except Denied as error:
+            log.warning("mirror passed over url=%s why=%s", masked(base), error)
+            return None
 
     def _text(self, url: str, access: Access, limit: int) -> bytes:
         return patiently(

@@ -20,13 +20,26 @@ def proxy_for(url: str, environ: Mapping[str, str]) -> SplitResult | None:
     host = parts.hostname or ""
     if not written or _is_exempt(host, parts.port, _variable(environ, "no_proxy")):
         return None
-    proxy = urlsplit(written if "://" in written else f"http://{written}")
+    proxy = _address(written, f"{parts.scheme}_proxy")
     if proxy.scheme not in ("http", "https") or not proxy.hostname:
         raise WeightsError(
             f"a proxy of the kind {proxy.scheme}:// is not known here",
             where=f"{parts.scheme}_proxy",
             fix="an http:// proxy does for https:// downloads too",
         )
+    return proxy
+
+
+def _address(written: str, name: str) -> SplitResult:
+    try:
+        proxy = urlsplit(written if "://" in written else f"http://{written}")
+        _ = proxy.port  # a port that is no number is only noticed when asked for
+    except ValueError as error:
+        raise WeightsError(
+            "is no address of a proxy",
+            where=name,
+            fix=f"export {name}=http://HOST:PORT",
+        ) from error
     return proxy
 
 

@@ -22,6 +22,7 @@ from llmgw.errors import WeightsError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _DIGEST = re.compile(r"(?:sha256:)?([0-9a-fA-F]{64})")
+_HOST = re.compile(r"(?=.{1,254}$)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
 GLOB = frozenset("*?[")
 
 # Of these a source may be, for whoever wrote another.
@@ -67,11 +68,13 @@ Source = Hub | Web | Local
 def parse(text: str, digest: str | None = None) -> Source:
     """What *text* names. WeightsError, final, if it is no source."""
     scheme, _, rest = text.partition("://")
+    scheme = scheme.lower()
+    text = scheme + text[len(scheme) :]
     if not text.isprintable() or not rest:
         raise WeightsError(
             "is not a source",
-            where=masked(text),
-            fix=f"write {KINDS}",
+            where=masked(text) or '""',
+            fix=f"write file://{text}" if text.startswith("/") else f"write {KINDS}",
         )
     match scheme:
         case "hf":
@@ -130,16 +133,38 @@ def _local(text: str) -> Local:
         raise WeightsError(
             "names no path on this machine", where=text, fix="write file:///path"
         )
-    return Local(path=unquote(parts.path))
+    path = unquote(parts.path)
+    if "\0" in path:
+        raise WeightsError("has %00 in it, as no path has", where=text)
+    return Local(path=path)
 
 
 def _split(text: str) -> SplitResult:
     try:
         parts = urlsplit(text)
         _ = parts.port  # a port that is no number is only noticed when asked for
+        if parts.hostname:
+            _check_host(parts.hostname)
     except ValueError as error:
-        raise WeightsError(str(error), where=masked(text)) from error
+        raise WeightsError(
+            "is no address",
+            where=masked(text),
+            fix="a port is a number up to 65535, IPv6 stands in brackets, and a name "
+            "of other characters than a-z is written as xn--…",
+        ) from error
     return parts
+
+
+def _check_host(host: str) -> None:
+    """ValueError for what is neither a name nor an address.
+
+    What asks for it fails over it in ways of its own, and took every other fetch of
+    the node with it: `a..b` is one that Python cannot look up.
+    """
+    if ":" in host:
+        ipaddress.ip_address(host)
+    elif not _HOST.fullmatch(host):
+        raise ValueError(host)
 
 
 def is_loopback(host: str) -> bool:

@@ -104,6 +104,21 @@ def test_without_an_agent_the_client_is_told_what_to_do(tmp_path: Path) -> None:
     assert "--socket" in caught.value.fix
 
 
+def test_an_agent_that_is_another_users_is_not_said_to_be_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`start it` was the advice, beside one that ran."""
+
+    def shut(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(doors.socket.socket, "connect", shut)  # root may open all
+    with pytest.raises(LlmgwError, match="may not be opened by this user") as caught:
+        list(ask(tmp_path / "agent.sock", "status"))
+
+    assert "root" in caught.value.fix
+
+
 @pytest.mark.parametrize(
     ("said", "what"),
     [

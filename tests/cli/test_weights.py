@@ -42,6 +42,13 @@ def folders(cache: Path) -> list[str]:
     return [item["folder"] for item in found["weights"]]
 
 
+def test_a_folder_that_is_not_there_is_no_empty_cache(tmp_path: Path) -> None:
+    ended = llmgw(tmp_path / "nope", "list")
+
+    assert ended.returncode == 1
+    assert "nope: there is no such folder" in ended.stderr
+
+
 async def test_the_longest_unused_is_listed_first(cache: Path) -> None:
     assert [Path(f).name for f in folders(cache)] == ["old.gguf", "new.gguf"]
 

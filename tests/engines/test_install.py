@@ -200,7 +200,7 @@ async def test_what_is_there_is_not_fetched_again(tmp_path: Path) -> None:
         ((SERVER, manifest()), {"url": "ftp://x/y"}, "is no https://"),
         ((SERVER, manifest()), {"url": "file:///no/such"}, "cannot be read"),
         ((SERVER, manifest()), {"engine": "vllm"}, "of llamacpp, not of vllm"),
-        ((Item("readme"),), {}, "has no manifest.json, and 0 programs"),
+        ((Item("readme"),), {}, "has no manifest.json, and no program llama-server"),
         ((manifest(),), {}, "there is no binary bin/llama-server"),
         ((SERVER, manifest(binary="/bin/sh")), {}, "outside of the build"),
         ((SERVER, Item("b/manifest.json", b"{")), {}, "is no manifest"),
@@ -256,6 +256,44 @@ async def test_the_size_has_a_limit(tmp_path: Path) -> None:
 
     with pytest.raises(EngineError, match="becomes more than 1000000 bytes"):
         await install(wish(archive), tmp_path / "engines", cap=Cap(size=1_000_000))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://[::1/b.tgz",
+        "http://\0/b.tgz",
+        "http://host:port/b.tgz",
+        "http://xn--a/b.tgz",
+        "http:///b.tgz",
+        "http://127.0.0.1:1/" + "a" * 70_000,
+        "file:///%00",
+        "file://[x/b.tgz",
+    ],
+)
+async def test_what_is_no_address_is_refused_and_ends_nothing(
+    url: str, tmp_path: Path
+) -> None:
+    """A control plane that named one ended the agent: what the library raises of it is
+    none of its errors of HTTP.
+    """
+    with pytest.raises(
+        EngineError, match=r"is no https://, http:// or file:// address"
+    ):
+        await download(url, tmp_path / "to")
+
+
+@pytest.mark.parametrize("engine", ["nope", "", "command"])
+async def test_an_archive_of_an_engine_that_nobody_can_guess_is_refused(
+    engine: str, tmp_path: Path
+) -> None:
+    """It showed a traceback."""
+    archive = tar(tmp_path / "a", SERVER)
+
+    with pytest.raises(EngineError) as refused:
+        await install(wish(archive, engine=engine or "none"), tmp_path / "engines")
+
+    assert refused.value.fix
 
 
 @pytest.mark.parametrize("kind", ["endless", "pipe", "folder"])

@@ -77,6 +77,76 @@ async def test_a_pattern_is_answered_with_what_an_engine_is_given(
     assert path == folder / answer
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "{outside}/evil.gguf",
+        "a/../../../../../evil.gguf",
+        "a//b.gguf",
+        "a\0b.gguf",
+        "\ud800.gguf",
+        "x" * 300 + ".gguf",
+        "",
+    ],
+)
+async def test_a_file_that_would_land_elsewhere_is_not_fetched(
+    tmp_path: Path, hub: FakeHub, name: str
+) -> None:
+    """Whoever answers as the hub wrote wherever the agent's user may: a name that
+    begins with a slash is no name below a folder.
+    """
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    hub.repos["owner/name"].files = {name.format(outside=outside): noise(2000)}
+    cache = tmp_path / "a" / "b" / "cache"
+    async with asking(cache, at(hub)) as weights:
+        with pytest.raises(WeightsError, match="lists a file called") as refused:
+            await weights.ensure("hf://owner/name", None, ignore)
+
+    assert refused.value.final
+    assert list(outside.iterdir()) == []
+    assert not list(tmp_path.rglob("*.gguf"))
+
+
+async def test_a_cache_that_was_put_on_the_hub_is_fetched_without_its_marker(
+    tmp_path: Path, hub: FakeHub
+) -> None:
+    """It lay in the place of our own, and the fetch never came to an end."""
+    marker = {"llmgw-complete.json": noise(2000), "q4/.llmgw-pinned": b""}
+    repo = hub.add("owner/cached", {**marker, "model.gguf": noise(3000, 2)})
+    async with asking(tmp_path, at(hub)) as weights:
+        path = await weights.ensure("hf://owner/cached", None, ignore)
+
+    assert path == tmp_path / "hf/owner/cached" / repo.commit / "model.gguf"
+    assert not list(path.parent.rglob(".llmgw-pinned"))
+
+
+@pytest.mark.parametrize("commit", ["../../../../evil", "", "/evil", "main"])
+async def test_a_commit_that_is_none_names_no_folder(
+    tmp_path: Path, hub: FakeHub, commit: str
+) -> None:
+    hub.repos["owner/name"].commit = commit
+    async with asking(tmp_path / "cache", at(hub)) as weights:
+        with pytest.raises(WeightsError, match="its commit is"):
+            await weights.ensure("hf://owner/name", None, ignore)
+
+    assert not list(tmp_path.rglob("*.gguf"))
+
+
+@pytest.mark.parametrize("name", ["owner/name.git", "owner/a--b", "owner/name-"])
+async def test_what_is_no_name_on_the_hub_ends_nothing_else(
+    tmp_path: Path, hub: FakeHub, name: str
+) -> None:
+    """The hub's library raises of its own; the fetch process ended over it, and every
+    other fetch with it, as often as the replica was tried.
+    """
+    async with asking(tmp_path, at(hub)) as weights:
+        with pytest.raises(WeightsError, match="is no name on the hub") as refused:
+            await weights.ensure(f"hf://{name}", None, ignore)
+
+    assert refused.value.final
+
+
 async def test_the_token_goes_to_the_hub_and_not_where_it_redirects(
     tmp_path: Path, hub: FakeHub
 ) -> None:

@@ -1,6 +1,7 @@
 """A mirror is another node's cache, served as it lies; it is asked before the rest."""
 
 import hashlib
+import json
 import ssl
 from pathlib import Path
 
@@ -73,6 +74,35 @@ async def test_a_site_without_the_hub_lives_from_its_mirror(
 
         assert path.read_bytes() == content
         assert len(hub.asked) == asked
+
+
+@pytest.mark.parametrize("lie", ["a file", "a commit"])
+async def test_a_mirror_that_names_places_elsewhere_is_passed_over(
+    tmp_path: Path, mutual: tuple[ssl.SSLContext, keys.Mirror], lie: str
+) -> None:
+    """A marker and a revision are text that whoever runs the mirror writes."""
+    context, mirror = mutual
+    content = noise(10_000)
+    with FakeHub() as hub, WeightsServer(context=context) as server:
+        commit = hub.add("owner/name", {"model.gguf": content}).commit
+        evil = f"{tmp_path}/evil.gguf" if lie == "a file" else "model.gguf"
+        entry = {"size": 4, "sha256": hashlib.sha256(b"evil").hexdigest()}
+        where = commit if lie == "a file" else "../../../../evil"
+        sources = {f"hf://owner/name@{where}": [evil]}
+        marker = {"files": {evil: entry}, "sources": sources}
+        folder = f"/w/hf/owner/name/{where}"
+        server.put("/w/hf/owner/name/refs/main", where.encode())
+        server.put(f"{folder}/llmgw-complete.json", json.dumps(marker).encode())
+        server.put(f"{folder}/{evil}", b"evil")
+        settings = keys.Weights(hf_endpoint=hub.url, mirrors=(at(mirror, server),))
+        cache = tmp_path / "a" / "b" / "cache"
+
+        async with asking(cache, settings) as weights:
+            path = await weights.ensure("hf://owner/name", None, ignore)
+
+        assert path == cache / "hf/owner/name" / commit / "model.gguf"
+        assert path.read_bytes() == content
+        assert [p for p in tmp_path.rglob("*") if "evil" in p.name] == []
 
 
 async def test_what_a_mirror_has_not_comes_from_where_the_source_says(
