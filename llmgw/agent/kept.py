@@ -20,18 +20,30 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 DRAIN = "drain.json"
+UNDRAINED = "undrained.json"
 STOPPED = "stopped.json"
 LARGEST = 1024 * 1024
 
 
 # Thirty years: what is to last longer has no end.
-Seconds = Annotated[float, Meta(ge=0, le=1e9)]
+LONGEST = 1e9
+Seconds = Annotated[float, Meta(ge=0, le=LONGEST)]
 
 
 class Drain(Struct, frozen=True, kw_only=True):
-    """A person wants nothing new started here, and after *stop_after* s all stopped."""
+    """A person wants nothing new started here, and after *stop_after* s all stopped.
+
+    *since*: when that was said, in seconds since the machine booted.
+    """
 
     stop_after: Seconds | None = None
+    since: float | None = None
+
+
+class Undrained(Struct, frozen=True):
+    """A person wants started what is wanted here, though the control plane drains the
+    node: until it has ended its drain.
+    """
 
 
 class Stopped(Struct, frozen=True, kw_only=True):

@@ -55,13 +55,14 @@ class Ops:
                 **msgspec.to_builtins(link),
                 "since": anyio.current_time() - link.since,
             },
-            "draining": agent.view.draining,
+            "draining": self._draining() is not None,
+            "drain": self._draining(),
             "engines_held": agent.supervisor.mode,
             "file": agent.resolved.file,
             "fetching": msgspec.to_builtins(agent.weights.fetching),
             "rev_applied": agent.view.rev_applied,
             "replicas": msgspec.to_builtins(agent.view.statuses()),
-            "held": [one.replica.id for one in agent.person.held()],
+            "held": self._held(),
             "problems": msgspec.to_builtins(
                 (*agent.view.problems(), *agent.link.problems())
             ),
@@ -81,17 +82,28 @@ class Ops:
         self._agent.inventory.refresh("builds")
         return True
 
-    async def _drain(self, request: Request) -> bool:
+    def _draining(self) -> Any:
+        return msgspec.to_builtins(self._agent.draining())
+
+    def _held(self) -> list[str]:
+        return [one.replica.id for one in self._agent.person.held()]
+
+    async def _drain(self, request: Request) -> Any:
+        """What is so now: who wants it, and when it ends."""
         try:
             drain = msgspec.convert(request, kept.Drain)
         except msgspec.ValidationError as error:
-            raise LlmgwError(f"stop_after is no number of seconds: {error}") from error
-        await self._agent.person.set_drain(drain)
-        return True
+            limits = f"from 0 to {kept.LONGEST:.0f}"
+            raise LlmgwError(f"stop_after is no number of seconds {limits}") from error
+        await self._agent.person.drain(drain.stop_after)
+        return self._draining()
 
-    async def _undrain(self, _request: Request) -> bool:
-        await self._agent.person.set_drain(None)
-        return True
+    async def _undrain(self, _request: Request) -> dict[str, Any]:
+        """What was so before, and what does not start for all that."""
+        agent, before = self._agent, self._draining()
+        wanted = bool(agent.desired and agent.desired.drain)
+        await agent.person.undrain(wanted=wanted)
+        return {"drain": before, "held": self._held()}
 
     async def _stop(self, request: Request) -> bool:
         await self._agent.person.hold(_name(request), held=True)

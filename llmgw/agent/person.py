@@ -1,11 +1,14 @@
 """What a person said on this node: nothing new, this one stays stopped. It is kept."""
 
 import logging
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import anyio
 import anyio.to_thread
+from msgspec import Struct
+from msgspec.structs import replace
 
 from llmgw.agent import kept
 from llmgw.errors import LlmgwError
@@ -13,6 +16,17 @@ from llmgw.supervisor.supervisor import Supervisor
 from llmgw.wire import Wanted
 
 log = logging.getLogger(__name__)
+
+
+class Draining(Struct, frozen=True, kw_only=True):
+    """Nothing new is started here. Who wants it, and when what still runs is stopped:
+    *ends_in_s* is 0 once that is done, None where it is not asked for.
+    """
+
+    by_person: bool
+    by_control: bool
+    stop_after_s: float | None = None
+    ends_in_s: float | None = None
 
 
 class Person:
@@ -33,26 +47,61 @@ class Person:
         self._touch = touch
         # Two people at once: each reads, writes and then believes what was written.
         self._lock = anyio.Lock()
-        self._drained_since: float | None = None
         self._has_ended = False
         self._drain = kept.read(state_dir / kept.DRAIN, kept.Drain)
+        undrained = kept.read(state_dir / kept.UNDRAINED, kept.Undrained)
+        self._is_undrained = undrained is not None
         stopped = kept.read(state_dir / kept.STOPPED, kept.Stopped)
         # Of what was wanted, not of a name: wanted otherwise, it starts again.
         self.stopped: tuple[str, ...] = stopped.digests if stopped else ()
 
-    @property
-    def is_draining(self) -> bool:
-        return self._drain is not None
+    def draining(self, *, wanted: bool) -> Draining | None:
+        """*wanted*: by the control plane. None: this node does not drain."""
+        wanted = wanted and not self._is_undrained
+        if self._drain is None:
+            return Draining(by_person=False, by_control=True) if wanted else None
+        limit = self._drain.stop_after
+        return Draining(
+            by_person=True,
+            by_control=wanted,
+            stop_after_s=limit,
+            ends_in_s=None if limit is None else round(max(self._left(), 0.0), 1),
+        )
 
-    async def set_drain(self, drain: kept.Drain | None) -> None:
+    async def drain(self, stop_after: float | None) -> None:
         """Nothing new is started while draining, also after a restart of the agent."""
-        path = self._state_dir / kept.DRAIN
+        drain = kept.Drain(stop_after=stop_after, since=_now())
         async with self._lock:
-            await anyio.to_thread.run_sync(kept.write, path, drain)
+            await self._write(kept.DRAIN, drain)
             self._drain = drain
-            self._drained_since = None
             self._has_ended = False
         self._touch()
+
+    async def undrain(self, *, wanted: bool) -> None:
+        """End it. Where the control plane *wanted* one, that is passed over until it
+        has ended: what a person says here counts.
+        """
+        async with self._lock:
+            if wanted:
+                await self._write(kept.UNDRAINED, kept.Undrained())
+                self._is_undrained = True
+            await self._write(kept.DRAIN, None)
+            self._drain = None
+        self._touch()
+
+    async def heed(self, *, wanted: bool) -> None:
+        """Of the control plane's next drain, once it has ended the one passed over."""
+        if wanted or not self._is_undrained:
+            return
+        async with self._lock:
+            self._is_undrained = False
+            try:
+                await self._write(kept.UNDRAINED, None)
+            except LlmgwError as error:
+                log.warning("kept file stays error=%s", error)
+
+    async def _write(self, name: str, value: Struct | None) -> None:
+        await anyio.to_thread.run_sync(kept.write, self._state_dir / name, value)
 
     def until_drained(self) -> float:
         """Seconds until a drain ends what did not finish; inf without such an end, and
@@ -63,11 +112,14 @@ class Person:
         return self._left()
 
     def _left(self) -> float:
-        if self._drain is None or self._drain.stop_after is None:
+        drain, now = self._drain, _now()
+        if drain is None or drain.stop_after is None:
             return float("inf")
-        if self._drained_since is None:
-            self._drained_since = anyio.current_time()
-        return self._drained_since + self._drain.stop_after - anyio.current_time()
+        since = drain.since
+        if since is None or since > now:  # booted since: then nothing runs either
+            since = now
+            self._drain = replace(drain, since=since)
+        return since + drain.stop_after - now
 
     def end_of_drain(self) -> None:
         """Once its time is up, end what did not finish."""
@@ -82,12 +134,11 @@ class Person:
     async def hold(self, name: str, *, held: bool) -> None:
         """A person stops a replica, until it is wanted otherwise or started again."""
         meant = self._digests(name)
-        path = self._state_dir / kept.STOPPED
         async with self._lock:
             others = set(self.stopped) - meant
             digests = tuple(sorted(others | meant if held else others))
             stopped = kept.Stopped(digests=digests)
-            await anyio.to_thread.run_sync(kept.write, path, stopped)
+            await self._write(kept.STOPPED, stopped)
             self.stopped = digests
         if held:
             self._supervisor.unwant(name)
@@ -115,3 +166,8 @@ class Person:
     def held(self) -> tuple[Wanted, ...]:
         """What would run if nobody had stopped it."""
         return tuple(one for one in self._wanted() if one.digest in self.stopped)
+
+
+def _now() -> float:
+    """Goes on over a restart of the agent and while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

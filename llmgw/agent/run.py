@@ -19,7 +19,7 @@ from llmgw import version
 from llmgw.agent.inventory import Inventory
 from llmgw.agent.notify import Systemd
 from llmgw.agent.orders import Here, Orders, files_of
-from llmgw.agent.person import Person
+from llmgw.agent.person import Draining, Person
 from llmgw.agent.reload import Reader, needs_link, reread
 from llmgw.agent.resolve import Resolved
 from llmgw.agent.view import View
@@ -229,11 +229,12 @@ class Agent:
         while True:
             with anyio.move_on_after(self.person.until_drained()):
                 seen, _ = await self._news.newer_than(seen)
+            if self.desired is not None:
+                await self.person.heed(wanted=self.desired.drain)
             if self._leaving.is_set():
                 return  # or what is being stopped would be wanted, and started, again
-            self.view.drained_by_person = self.person.is_draining
+            self.view.draining = self.draining() is not None
             if self.desired is not None:
-                self.view.drained_by_control = self.desired.drain
                 for action in self.plan():
                     self._perform(action)
                 self.view.rev_applied = self.desired.rev
@@ -241,6 +242,9 @@ class Agent:
 
     def _wanted(self) -> tuple[Wanted, ...]:
         return self.desired.wanted if self.desired else ()
+
+    def draining(self) -> Draining | None:
+        return self.person.draining(wanted=bool(self.desired and self.desired.drain))
 
     def plan(self) -> tuple[Action, ...]:
         """What is to be done now. Pure, but for where it looks."""
@@ -261,7 +265,7 @@ class Agent:
             )
             for status in self.supervisor.statuses()
         )
-        actions = plan(wanted, running, draining=self.view.draining)
+        actions = plan(wanted, running, draining=self.draining() is not None)
         if not desired.kept:
             return actions
         # What was wanted before this start says what to start. To stop what it lacks

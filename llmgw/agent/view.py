@@ -27,8 +27,7 @@ class View:
     ) -> None:
         self.config = config
         self.changed = Latest(0)
-        self.drained_by_person = False
-        self.drained_by_control = False
+        self.draining = False
         self.rev_applied: int | None = None
         self._states: dict[str, str] = {}
         self.answers: dict[str, Answer] = {}
@@ -49,10 +48,6 @@ class View:
     @property
     def labels(self) -> Mapping[str, str]:
         return self.config.labels
-
-    @property
-    def draining(self) -> bool:
-        return self.drained_by_person or self.drained_by_control
 
     def statuses(self) -> tuple[ReplicaStatus, ...]:
         """As the control plane knows them: by replica. While a successor loads beside

@@ -2,12 +2,14 @@
 
 import argparse
 import time
+from math import ceil
 from typing import Any
 
 import msgspec
 
 from llmgw.agent.door import ask_once
 from llmgw.cli._socket import add_socket, understood
+from llmgw.config.units import show_duration
 from llmgw.weights.space import shown
 
 
@@ -52,8 +54,10 @@ def lines(status: dict[str, Any]) -> list[str]:
         interface = link.get("mgmt_interface") or "an unknown interface"
         said.append(f"address   {link['mgmt_addr']} on {interface}")
     said += [f"passed    {url}: {why}" for url, why in link.get("tried", {}).items()]
-    if status["draining"]:
-        said.append("draining  nothing new is started; `llmgw undrain` ends it")
+    if status["drain"]:
+        first, *more = drained(status["drain"])
+        said.append(f"draining  {first}")
+        said += [f"          {line}" for line in more]
     for source, progress in status["fetching"].items():
         said.append(f"fetching  {source}" + (share(progress) if progress else ""))
     said += [_replica(replica) for replica in status["replicas"]]
@@ -67,6 +71,23 @@ def lines(status: dict[str, Any]) -> list[str]:
         said.append(f"{problem['severity']:<9} {place}{problem['what']}")
         if problem.get("fix"):
             said.append(f"          fix: {problem['fix']}")
+    return said
+
+
+def drained(drain: dict[str, Any]) -> list[str]:
+    """What a drain does to this node, and when it ends what runs."""
+    who = "" if drain["by_person"] else "the control plane wants it: "
+    said = [f"{who}nothing new is started here; `llmgw undrain` ends it"]
+    left = drain["ends_in_s"]
+    if left is None:
+        said.append("what runs goes on, and is started again if it falls")
+    elif left > 0:
+        limit = show_duration(drain["stop_after_s"])
+        said.append(
+            f"what still runs in {span(ceil(left))} is stopped (--stop-after {limit})"
+        )
+    else:
+        said.append("its time is up: what still ran is stopped")
     return said
 
 

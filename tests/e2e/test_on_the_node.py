@@ -72,6 +72,32 @@ def test_a_drain_ends_at_its_limit(fleet: Fleet, port: int) -> None:
     assert not alive(pid)
 
 
+def test_what_the_control_plane_drains_a_person_undrains(fleet: Fleet) -> None:
+    port = free_port()
+    (fleet.folder / "desired.json").write_text("{}")
+    fleet.control("cp1", port, "leader 1", "--admin-token-file", fleet.folder / "token")
+    file_of(fleet, port)
+    fleet.agent()
+    fleet.connected(port)
+    fleet.put(port, {"replicas": [replica()], "drain": True})
+    until(lambda: (fleet.status() or {})["draining"], "it drains")
+    said = fleet.text()
+    before = (fleet.status() or {})["replicas"]
+
+    undrained = fleet.text("undrain")
+
+    assert fleet.replica("ready")
+    assert before == []
+    assert "draining  the control plane wants it: nothing new is started" in said
+    assert "the control plane still wants this node drained" in undrained
+    assert "was not draining" in fleet.text("undrain")
+    assert (fleet.status() or {})["drain"] is None
+    fleet.put(port, {"replicas": [replica()], "drain": False})
+    until(lambda: not (fleet.folder / "state/undrained.json").exists(), "it is heeded")
+    fleet.put(port, {"replicas": [replica()], "drain": True})
+    until(lambda: (fleet.status() or {})["draining"], "it drains anew")
+
+
 def test_a_leader_that_is_gone_and_back_finds_the_engine_as_it_was(
     fleet: Fleet,
 ) -> None:
