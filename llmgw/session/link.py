@@ -34,7 +34,7 @@ from llmgw.session.events import Events
 from llmgw.session.http import within
 from llmgw.session.memory import Memory
 from llmgw.session.node import Desired, Identity, LinkStatus, Node
-from llmgw.session.register import Opened, Registrar
+from llmgw.session.register import KEPT, Opened, Registrar
 from llmgw.session.session import Session, Shared
 from llmgw.session.troubles import Troubles, loopback, refused
 from llmgw.tls import Certificates
@@ -127,12 +127,16 @@ class Link:
     ) -> None:
         await self._remember()
         task_status.started()
-        async with anyio.create_task_group() as group:
-            group.start_soon(self._keep_on)
-            group.start_soon(self._watch_certificates)
-            group.start_soon(self._mend)
-            await self._leaving.wait()
-            group.cancel_scope.cancel()
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._keep_on)
+                group.start_soon(self._watch_certificates)
+                group.start_soon(self._mend)
+                await self._leaving.wait()
+                group.cancel_scope.cancel()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._registrar.let_go()
 
     async def _watch_certificates(self) -> None:
         """A session can last longer than a certificate; its end is told in time."""
@@ -201,6 +205,8 @@ class Link:
             discard=_close,
         )
         pass_over.put_back(trying)
+        if opened is not None:
+            await self._registrar.let_go()
         return opened
 
     def _after_a_round(self, waits: rules.Waits) -> float:
@@ -215,6 +221,8 @@ class Link:
 
     async def _pause(self, seconds: float) -> None:
         self._tell(state="disconnected")
+        if seconds > KEPT:
+            await self._registrar.let_go()
         log.info("no control plane accepts next_round_in=%.1fs", seconds)
         await anyio.sleep(seconds)
 

@@ -1,9 +1,12 @@
 """How a session begins: dial, say who and what is here, be accepted."""
 
+import logging
+
 import anyio
 import anyio.to_thread
 from msgspec import Struct
 
+from llmgw.errors import Refused, Unreachable
 from llmgw.session import route, rules
 from llmgw.session.address import plain
 from llmgw.session.dial import Dialer
@@ -12,7 +15,11 @@ from llmgw.session.memory import Memory
 from llmgw.session.node import Identity, Node
 from llmgw.wire import AgentInfo, Register, Registered
 
+log = logging.getLogger(__name__)
+
 REGISTER_LIMIT = 5.0
+# Standbys that are not asked again in so many seconds are let go.
+KEPT = 5.0
 
 
 class Opened(Struct, frozen=True):
@@ -26,7 +33,13 @@ class Opened(Struct, frozen=True):
 
 
 class Registrar:
-    """Asks one control plane at a time to take this node."""
+    """Asks control planes to take this node.
+
+    The connection to a standby is kept for the next time it is asked: when a leader is
+    lost, all nodes ask the same server twice within two seconds, and most of what that
+    costs both ends is the handshake. The time after that it is dialled again: behind
+    its name or a balancer another may lead by now.
+    """
 
     def __init__(
         self, identity: Identity, node: Node, memory: Memory, dialer: Dialer
@@ -35,20 +48,44 @@ class Registrar:
         self._node = node
         self._memory = memory
         self._dialer = dialer
+        self._standbys: dict[str, Connection] = {}
 
     async def open(self, server: str) -> Opened:
         """Unreachable or Refused if it does not, or is no leader to follow."""
+        kept = self._standbys.pop(server, None)
+        if kept is not None:
+            try:
+                return await self._ask(server, kept, again=True)
+            except Unreachable as error:
+                log.debug("dialled again %s", error)
         connection = await self._dialer.dial(server)
+        return await self._ask(server, connection, again=False)
+
+    async def let_go(self) -> None:
+        """Of the standbys: there is a leader, or none for longer than an election."""
+        while self._standbys:
+            _, connection = self._standbys.popitem()
+            await connection.aclose()
+
+    async def _ask(self, server: str, connection: Connection, *, again: bool) -> Opened:
         try:
-            return await self._register(server, connection)
-        except BaseException:
-            with anyio.CancelScope(shield=True):
-                await connection.aclose()
+            return await self._register(server, connection, again=again)
+        except BaseException as error:
+            standby = isinstance(error, Refused) and error.code == "not_leader"
+            if standby and connection.idle and not again:
+                self._standbys[server] = connection
+            else:
+                with anyio.CancelScope(shield=True):
+                    await connection.aclose()
             raise
 
-    async def _register(self, server: str, connection: Connection) -> Opened:
+    async def _register(
+        self, server: str, connection: Connection, *, again: bool
+    ) -> Opened:
         # Before it is told: what changes from now on is a change.
         way = await route.source(connection.peer, self._node.interface)
+        if again and way[0] != connection.local:
+            raise Unreachable("is reached in another way", where=connection.where)
         register = self._message(
             connection.local, await self._interface(connection, way)
         )

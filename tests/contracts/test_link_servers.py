@@ -1,5 +1,6 @@
 """Rules 3.2, 3.4, 3.8 to 3.11: which servers are tried, when, and who is believed."""
 
+import logging
 from itertools import pairwise
 from pathlib import Path
 
@@ -7,11 +8,13 @@ import anyio
 import anyio.to_thread
 import pytest
 
+from llmgw.aio import Latest
 from llmgw.backoff import delays, jittered
 from llmgw.config import keys
 from llmgw.session.dial import Resolver
 from llmgw.session.kept import Kept, load, machine, save
-from tests.fakes.control_plane import ControlPlane, refuse
+from llmgw.session.register import KEPT
+from tests.fakes.control_plane import Closed, ControlPlane, Exchange, refuse
 from tests.fakes.linked import connected, link, running, until
 
 
@@ -22,6 +25,12 @@ async def remembered(tmp_path: Path) -> Kept:
         return load(tmp_path / "state", machine(tmp_path / "root").id_hash)[0]
 
     return await anyio.to_thread.run_sync(read)
+
+
+async def falls_to(count: Latest[int], wanted: int) -> None:
+    number, value = await count.newer_than(-1)
+    while value != wanted:
+        number, value = await count.newer_than(number)
 
 
 async def gone() -> ControlPlane:
@@ -65,6 +74,69 @@ async def test_an_election_is_waited_for_in_short_steps(tmp_path: Path) -> None:
 
     waits = [after - before for before, after in pairwise(times)]
     assert all(wait >= 0.125 for wait in waits)
+
+
+async def test_a_standby_is_asked_a_second_time_over_the_same_connection(
+    tmp_path: Path,
+) -> None:
+    """And the third time it is dialled: its name may be another's by then."""
+    one, two = ControlPlane(standby=True), ControlPlane(standby=True)
+    dialled: list[int] = []
+    async with running(one, two):
+        mine = link(tmp_path, one, two, base=0.05)
+        async with running(mine):
+            for number in range(4):
+                await two.hears("register", number + 1)
+                dialled.append(two.connections)
+            two.standby = False
+            await connected(mine, two)
+            await falls_to(one.open, 0)
+
+    assert dialled == [1, 1, 2, 2]
+
+
+async def test_a_standby_that_hung_up_meanwhile_is_dialled_at_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    one = ControlPlane(standby=True)
+
+    async def then_close(exchange: Exchange) -> None:
+        await exchange.refuse(421, "not_leader")
+        if one.connections == 1:
+            raise Closed
+
+    one.on["register"] = then_close
+    async with running(one):
+        mine = link(tmp_path, one, base=0.05)
+        async with running(mine):
+            await one.hears("register", 2)
+            one.on.clear()
+            one.standby = False
+            await connected(mine, one)
+
+    passed_over = [line for line in caplog.messages if "passed over" in line]
+    assert len(passed_over) == 2
+    assert all("not_leader" in line for line in passed_over)
+
+
+async def test_a_standby_that_is_not_asked_again_soon_is_let_go(tmp_path: Path) -> None:
+    one = ControlPlane(standby=True)
+    async with running(one):
+        mine = link(tmp_path, one, base=KEPT, limit=600)
+        async with running(mine):
+            await one.hears("register")
+            await falls_to(one.open, 0)
+
+
+async def test_no_standby_is_held_by_an_agent_that_ended(tmp_path: Path) -> None:
+    one = ControlPlane(standby=True)
+    async with running(one):
+        mine = link(tmp_path, one, base=KEPT / 2, limit=600)
+        async with running(mine):
+            await until(mine, lambda status: status.state == "disconnected")
+            assert one.open.value == 1
+        await falls_to(one.open, 0)
 
 
 async def test_the_wait_begins_anew_after_a_session_that_worked(

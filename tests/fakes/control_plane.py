@@ -134,6 +134,7 @@ class ControlPlane:
         self.on: dict[str, Handler] = {}
         self.requests: list[Request] = []
         self.connections = 0
+        self.open = Latest(0)
         self.streams: dict[anyio.abc.ByteStream, anyio.Lock] = {}
         self.sessions: list[str] = []
         self._present: dict[str, str] = {}  # the one session of each node
@@ -235,6 +236,7 @@ class ControlPlane:
 
     async def _serve(self, tcp: anyio.abc.SocketStream) -> None:
         self.connections += 1
+        self.open.set(self.open.value + 1)
         async with tcp:
             try:
                 stream = await accept(tcp, self._tls, self.mute) if self._tls else tcp
@@ -243,6 +245,8 @@ class ControlPlane:
                 await tcp.send(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
             except (*GONE, Closed):
                 pass  # the agent let go, or the test did
+            finally:
+                self.open.set(self.open.value - 1)
 
     async def _exchanges(self, stream: anyio.abc.ByteStream) -> None:
         parser = h11.Connection(h11.SERVER)

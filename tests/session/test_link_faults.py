@@ -5,6 +5,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from tests.fakes.control_plane import Exchange
 from tests.fakes.hosts import Host, hosts
 from tests.fakes.linked import running
 from tests.fakes.wired import BEAT, A, control_plane, node_on
@@ -146,6 +147,27 @@ async def test_another_address_is_told_by_registering_again_once_it_stays(
 
     assert len(one.heard("register")) == 2
     assert took >= 2 * BEAT  # seen again and again, before it was believed
+
+
+async def test_a_standby_is_asked_again_from_the_address_of_now(
+    tmp_path: Path, wired: tuple[Host, Host]
+) -> None:
+    """The connection to it, kept for that, is from another and still works."""
+    node, beyond = wired
+    one = control_plane(beyond, "10.77.0.1")
+
+    async def refuse_and_change(exchange: Exchange) -> None:
+        node.ip("address add 10.77.0.10/32 dev mgmt0")
+        node.ip("route replace 10.77.0.0/24 dev mgmt0 src 10.77.0.10")
+        one.on.clear()
+        await exchange.refuse(421, "not_leader")
+
+    one.on["register"] = refuse_and_change
+    async with running(one, limit=20), node_on(node, tmp_path, one.url) as mine:
+        await mine.until(state="connected")
+
+    said = [request.json()["mgmt_addr"] for request in one.heard("register")]
+    assert said == ["10.77.0.9", "10.77.0.10"]
 
 
 async def test_a_nic_with_another_name_is_told_by_registering_again(
