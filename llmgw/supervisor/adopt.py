@@ -3,6 +3,7 @@
 import logging
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from anyio.to_thread import run_sync
 
@@ -19,7 +20,7 @@ class Survey:
     """*gone*: the ledger names them, and they run no more.
 
     *strays* are ours by their tag, but the ledger does not say what they should be:
-    their digest is "", so that no wish is taken for theirs.
+    their digest is "", so that no wish is taken for theirs. *partly* as in `Lines`.
     """
 
     alive: list[tuple[Entry, Engine]] = field(
@@ -30,14 +31,16 @@ class Survey:
     )
     gone: list[Entry] = field(default_factory=list[Entry])
     unreadable: list[Unreadable] = field(default_factory=list[Unreadable])
+    partly: dict[Path, list[str]] = field(default_factory=dict[Path, list[str]])
 
 
 async def survey(ledger: Ledger, backends: dict[str, Backend]) -> Survey:
     """Takes over all that is proved ours, and clears away what dead engines left."""
     begun = time.monotonic()
     found = Survey()
-    entries, found.unreadable = await run_sync(ledger.read)
-    for entry in entries:
+    lines = await run_sync(ledger.read)
+    found.unreadable, found.partly = lines.unreadable, lines.partly
+    for entry in lines.entries:
         # What started it may be gone, or no longer be wanted: its process is the same.
         backend = backends.get(entry.backend, backends["process"])
         engine = await backend.adopt(entry)

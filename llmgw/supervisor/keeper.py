@@ -193,7 +193,8 @@ class Keeper:
                 wait,
                 ended.reason.replace("\n", " | "),
             )
-            if again.wait:  # else the next line follows at once
+            # At once the next line follows, of the same launch if that is known whole.
+            if again.wait or (self._entry and not self._entry.is_whole):
                 await run_sync(self._tools.ledger.forget, self.id)
                 self._launch = None  # whatever it lacked may be there by then
                 await anyio.sleep(wait)

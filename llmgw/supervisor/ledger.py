@@ -6,7 +6,8 @@ together with the process: same number, same start time, same boot. What is not 
 is never signalled.
 
 A line that cannot be read costs no engine either: each carries the ledger's own tag
-and its replica's id in its environment, and is found by them.
+and its replica's id in its environment, and is found by them. Of a line that another
+version wrote, what is understood is enough, if it tells the process and the digest.
 """
 
 import contextlib
@@ -17,15 +18,17 @@ import os
 import re
 import secrets
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from llmgw import files
 from llmgw.errors import EngineError
 from llmgw.supervisor import procfs
-from llmgw.supervisor.launch import Launch
+from llmgw.supervisor.launch import Health, Launch
+from llmgw.supervisor.salvage import understood
 from llmgw.wire import UNDECODABLE
 
 VERSION = 1
@@ -55,7 +58,11 @@ class Identity(Struct, frozen=True, kw_only=True):
 
 
 class Entry(Struct, frozen=True, kw_only=True):
-    """*stopping*: it is to go; an agent that finds it so finishes the stop."""
+    """*stopping*: it is to go; an agent that finds it so finishes the stop.
+
+    *is_whole*: false once a part of it was not understood: the engine may be kept by
+    such a line, and none may be started by its *launch*.
+    """
 
     version: int = VERSION
     machine: str
@@ -70,6 +77,11 @@ class Entry(Struct, frozen=True, kw_only=True):
     stopping: bool = False
     restarts: int = 0
     stop_after: Annotated[float, Meta(ge=0)] | None = None
+    is_whole: bool = True
+
+
+# What was executed, where the line does not say so.
+NOT_KNOWN = {"launch": Launch(argv=("?",)), "launch.argv": ("?",)}
 
 
 class Unreadable(NamedTuple):
@@ -80,9 +92,12 @@ class Unreadable(NamedTuple):
     reason: str
 
 
-class _Version(Struct):
-    version: int
-    machine: str
+class Lines(NamedTuple):
+    """*partly*: by path, what was not understood of those that are among *entries*."""
+
+    entries: list[Entry]
+    unreadable: list[Unreadable]
+    partly: dict[Path, list[str]]
 
 
 def machine() -> str:
@@ -186,30 +201,34 @@ class Ledger:
             path = Path(str(error.filename or self.folder.parent))
             raise unwritable(error, path) from error
 
-    def read(self) -> tuple[list[Entry], list[Unreadable]]:
+    def read(self) -> Lines:
         """What it says, and what of it could not be used."""
-        entries: list[Entry] = []
-        unreadable: list[Unreadable] = []
+        lines = Lines([], [], {})
         for path in sorted(self.folder.glob("*.json")):
             try:
-                entries.append(self._read(path))
+                entry, missed = self._read(path)
             except (OSError, ValueError, *UNDECODABLE) as error:
                 why = getattr(error, "strerror", None) or str(error)
-                unreadable.append(Unreadable(path, path.stem, why))
-        return entries, unreadable
+                lines.unreadable.append(Unreadable(path, path.stem, why))
+                continue
+            lines.entries.append(entry)
+            if missed:
+                lines.partly[path] = missed
+        return lines
 
-    def _read(self, path: Path) -> Entry:
-        raw = files.read(path, LARGEST)
-        head = msgspec.json.decode(raw, type=_Version)
-        if head.version != VERSION:
-            raise ValueError(f"is of version {head.version}, not {VERSION}")
-        if head.machine != self.machine:
+    def _read(self, path: Path) -> tuple[Entry, list[str]]:
+        line = msgspec.json.decode(files.read(path, LARGEST), type=dict[str, Any])
+        if line.get("machine") != self.machine:
             raise ValueError("was written on another machine")
-        entry = msgspec.json.decode(raw, type=Entry)
+        entry, missed = understood(line, Entry, NOT_KNOWN)
+        entry = _fitting(entry, missed)
         if entry.id != path.stem:
             raise ValueError(f"speaks of {entry.id}")
-        _check(entry)
-        return entry
+        if entry.version != VERSION:
+            missed.insert(0, f"version {entry.version}")
+        if missed:
+            entry = replace(entry, version=VERSION, is_whole=False)
+        return entry, missed
 
     def write(self, entry: Entry) -> None:
         """On the disk when it returns; EngineError if not."""
@@ -238,18 +257,28 @@ class Ledger:
         return {TAG: self.tag, REPLICA: id}
 
 
-def _check(entry: Entry) -> None:
-    """ValueError if it can't be asked or ended by this, whatever each value is alone.
+def _fitting(entry: Entry, missed: list[str]) -> Entry:
+    """Without what it can't be asked or ended by, whatever each value is alone.
 
     A folder is only swept if it was an engine's: that of another name holds others.
     """
     launch = entry.launch
-    if launch.health and launch.health.port not in launch.ports:
-        raise ValueError(f"has no port {launch.health.port} to be asked at")
-    ipaddress.ip_address(launch.host)
+    if launch.health and not _can_be_asked(launch, launch.health):
+        missed.append("launch.health")
+        entry = replace(entry, launch=replace(launch, health=None))
     name = Path(entry.cgroup).name if entry.cgroup else None
     if name not in (None, f"engine-{entry.id}", f"llmgw-engine@{entry.id}.service"):
-        raise ValueError(f"names a cgroup that is no engine's: {entry.cgroup}")
+        missed.append("cgroup")
+        entry = replace(entry, cgroup=None)
+    return entry
+
+
+def _can_be_asked(launch: Launch, health: Health) -> bool:
+    try:
+        ipaddress.ip_address(launch.host)
+    except ValueError:
+        return False
+    return health.port in launch.ports
 
 
 def is_proved(entry: Entry) -> bool:

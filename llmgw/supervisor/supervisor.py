@@ -130,6 +130,17 @@ class Supervisor:
                     fix="it was set aside; its engine is looked for by its tag",
                 ),
             )
+        if found.partly:
+            each = (f"{p.name}: {', '.join(m)}" for p, m in found.partly.items())
+            self._problem(
+                "ledger_partly",
+                EngineError(
+                    f"is understood in part, and its engines are kept by the rest: not "
+                    f"understood are {'; '.join(each)}",
+                    where=str(next(iter(found.partly)).parent),
+                    fix="another version of llmgw wrote it; that one reads it whole",
+                ),
+            )
         for entry in found.gone:
             log.info("engine gone replica=%s pid=%s", entry.id, entry.identity.pid)
 

@@ -45,11 +45,11 @@ def test_a_line_that_is_no_file_is_set_aside(tmp_path: Path, odd: str) -> None:
     ledger.open()
     make(ledger.folder / "a.json", odd)
 
-    entries, (bad,) = ledger.read()
+    entries, (bad,), _ = ledger.read()
     ledger.set_aside(bad)
 
     assert (entries, bad.id) == ([], "a")
-    assert ledger.read() == ([], [])
+    assert ledger.read() == ([], [], {})
     assert [path.name for path in ledger.folder.iterdir()] == ["a.unreadable"]
 
 
@@ -63,26 +63,97 @@ def make(path: Path, odd: str) -> None:
             file.truncate(1 << 40)
 
 
+WHOLE = Launch(argv=("x",), ports={"api": 1}, health=Health())
+CHANGES: list[tuple[dict[str, Any], list[str]]] = [
+    ({"version": 2}, ["version 2"]),
+    ({"version": "two"}, ["version"]),
+    ({"stop_after": -1}, ["stop_after"]),
+    ({"restarts": {"since": 1}}, ["restarts"]),
+    ({"cgroup": "/sys/fs/cgroup"}, ["cgroup"]),
+    ({"cgroup": "/sys/fs/cgroup/user.slice"}, ["cgroup"]),
+    ({"launch": {"argv": [], "ports": {"api": 1}}}, ["launch.argv"]),
+    ({"launch": "x"}, ["launch"]),
+    ({"launch": {"argv": ["x"], "stop_signal": "QUIT"}}, ["launch.stop_signal"]),
+    (
+        {"launch": {"argv": ["x"], "ports": {"api": 1}, "host": "?", "health": {}}},
+        ["launch.health"],
+    ),
+    (
+        {"launch": {"argv": ["x"], "ports": {"api": 99999}, "health": {}}},
+        ["launch.ports", "launch.health"],
+    ),
+    ({"launch": {"argv": ["x"], "ports": {}, "health": {}}}, ["launch.health"]),
+    (
+        {
+            "launch": {
+                "argv": ["x"],
+                "ports": {"api": 1},
+                "health": {"path": "/h", "metrics_path": "\x01"},
+            }
+        },
+        ["launch.health.metrics_path"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "missed"), CHANGES, ids=str)
+def test_of_a_line_that_makes_no_sense_in_part_the_rest_stands(
+    tmp_path: Path, change: dict[str, Any], missed: list[str]
+) -> None:
+    """They ended the agent at every start; a cgroup would have been swept. Refused
+    whole, they ended the engine once a leader said that it is wanted.
+    """
+    ledger, path = changed(tmp_path, change)
+
+    (entry,), bad, partly = ledger.read()
+
+    assert (entry.id, entry.digest, entry.identity.pid) == ("a", "d", 2)
+    assert (entry.version, entry.is_whole) == (1, False)
+    assert entry.cgroup is None or "cgroup" not in change
+    assert entry.stop_after is None
+    assert entry.launch.health is None or "launch.health" not in missed
+    assert (bad, partly) == ([], {path: missed})
+
+
+def test_what_is_not_understood_takes_nothing_beside_it_along(tmp_path: Path) -> None:
+    health = {"path": "/h", "probe": {"path": "/p"}, "metrics_path": "/metrics"}
+    launch = {"argv": ["x"], "ports": {"api": 1}, "health": health}
+    ledger, path = changed(tmp_path, {"launch": launch, "was_ready": True})
+
+    (entry,), _, partly = ledger.read()
+
+    assert entry.launch == Launch(
+        argv=("x",), ports={"api": 1}, health=Health(path="/h", metrics_path="/metrics")
+    )
+    assert entry.was_ready
+    assert partly == {path: ["launch.health.probe"]}
+
+
 @pytest.mark.parametrize(
     "change",
     [
         {"identity": {"pid": 1 << 40, "started": 1, "boot": "b"}},
         {"identity": {"pid": -1, "started": 1, "boot": "b"}},
-        {"stop_after": -1},
-        {"cgroup": "/sys/fs/cgroup"},
-        {"cgroup": "/sys/fs/cgroup/user.slice"},
-        {"launch": {"argv": []}},
-        {"launch": {"argv": ["x"], "host": "not an address"}},
-        {"launch": {"argv": ["x"], "ports": {"api": 99999}, "health": {}}},
-        {"launch": {"argv": ["x"], "ports": {}, "health": {}}},
-        {"launch": {"argv": ["x"], "ports": {"api": 1}, "health": {"path": "\x01"}}},
+        {"identity": "2"},
+        {"digest": None},
+        {"id": "b"},
+        {"machine": "another"},
     ],
     ids=str,
 )
-def test_a_line_that_makes_no_sense_is_as_one_that_cannot_be_read(
+def test_a_line_that_tells_no_process_of_ours_is_as_one_that_cannot_be_read(
     tmp_path: Path, change: dict[str, Any]
 ) -> None:
-    """They ended the agent at every start; a cgroup would have been swept."""
+    """They ended the agent at every start."""
+    ledger, _ = changed(tmp_path, change)
+
+    entries, bad, partly = ledger.read()
+
+    assert (entries, [one.id for one in bad], partly) == ([], ["a"], {})
+
+
+def changed(tmp_path: Path, change: dict[str, Any]) -> tuple[Ledger, Path]:
+    """A ledger whose line of `a` was read well before the *change*."""
     ledger = Ledger(tmp_path)
     ledger.open()
     entry = Entry(
@@ -91,16 +162,13 @@ def test_a_line_that_makes_no_sense_is_as_one_that_cannot_be_read(
         generation=1,
         digest="d",
         identity=Identity(pid=2, started=1, boot="b"),
-        launch=Launch(argv=("x",), ports={"api": 1}, health=Health()),
+        launch=WHOLE,
         cgroup="/sys/fs/cgroup/llmgw/engine-a",
     )
     ledger.write(entry)
-    assert ledger.read() == ([entry], [])
+    assert ledger.read() == ([entry], [], {})
     path = ledger.folder / "a.json"
     path.write_bytes(
         msgspec.json.encode({**msgspec.json.decode(path.read_bytes()), **change})
     )
-
-    entries, bad = ledger.read()
-
-    assert (entries, [one.id for one in bad]) == ([], ["a"])
+    return ledger, path
