@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 DAY = 86400.0
 LARGEST = 1024 * 1024  # four times a distribution's whole bundle
 # Days before the end: told in the log as each is passed; from the first on a problem.
+_NO_KEY = "holds no private key in PEM form"
 WARN_DAYS = (30, 7, 1)
 # Of one that is made for less than this, the same shares of its life: a certificate for
 # 30 days warned of its end from its first minute on, and one for a day was an error.
@@ -171,7 +172,7 @@ class Certificates:
             log.warning(
                 "certificate ends soon file=%s in=%s",
                 self._files[0],
-                _span(max(left, 0.0)),
+                span(max(left, 0.0)),
             )
 
 
@@ -217,7 +218,7 @@ def condition(
                 code="tls_expired",
                 severity="error",
                 what=f"the certificate ended on {shown(certificate.not_after)}, by "
-                f"this machine's clock {_span(-left)} ago",
+                f"this machine's clock {span(-left)} ago",
                 where=where,
                 fix="issue a new one; it is used as soon as the files are there",
             )
@@ -227,7 +228,7 @@ def condition(
             Problem(
                 code="tls_expires",
                 severity="error" if left <= warnings(certificate)[-1] else "warning",
-                what=f"the certificate ends in {_span(left)}, "
+                what=f"the certificate ends in {span(left)}, "
                 f"on {shown(certificate.not_after)}",
                 where=where,
                 fix="issue a new one; it is used as soon as the files are there",
@@ -270,9 +271,9 @@ def _filled(
             raise TlsError(
                 f"is not the key of {cert_file}", where=str(key_file)
             ) from error
-        raise TlsError(
-            f"cannot be read: {_words(error)}", where=str(key_file)
-        ) from error
+        # OpenSSL has no reason for what is no PEM at all, and Python names its source.
+        what = f"cannot be read: {error.reason}" if error.reason else _NO_KEY
+        raise TlsError(what, where=str(key_file)) from error
     except (OSError, ValueError) as error:
         raise TlsError(
             f"cannot be read: {_words(error)}", where=str(key_file)
@@ -305,6 +306,7 @@ def inspect(cert_file: Path, ca_file: Path) -> Certificate:
             f"is signed by {own.issuer.rfc4514_string()}, "
             f"which is not a certificate in {ca_file}",
             where=str(cert_file),
+            fix="is it this node's certificate, and that the file of its CA?",
         )
     names = own.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
     return Certificate(
@@ -341,7 +343,8 @@ def _words(error: Exception) -> str:
     )
 
 
-def _span(seconds: float) -> str:
+def span(seconds: float) -> str:
+    """In the largest unit that has two of it."""
     if seconds >= 2 * DAY:
         return f"{seconds / DAY:.0f} days"
     if seconds >= 7200:

@@ -50,7 +50,8 @@ def test_three_files_that_fit_are_one_context(tmp_path: Path) -> None:
             b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
             "no cert",
         ),
-        (1, b"", "cannot be read"),
+        (1, b"", "no private key in PEM"),
+        (1, b"server = 1", "no private key in PEM"),
         (2, b"nonsense", "no certificate in PEM"),
     ],
 )

@@ -43,6 +43,15 @@ def _entry(build: dict[str, Any]) -> dict[str, Any]:
         return {**build, "reason": f"cannot be run: {error.strerror}"}
 
 
+def _mend(name: str) -> str:
+    """What helps where the program of the build so called cannot be run."""
+    if name == installed.FROM_FILE:
+        return "correct engines.KIND.path in the node's file"
+    if name == installed.FROM_PATH:
+        return "what stands on PATH is another's to mend; install a build beside it"
+    return f"`llmgw engines rollback {name}`, or install it anew"
+
+
 class Builds:
     """Blocks: ask in a thread."""
 
@@ -74,7 +83,7 @@ class Builds:
             for build in cast("list[dict[str, Any]]", found.value)
         ]
         troubles = [
-            Trouble("broken_build", one["reason"], one["binary"])
+            Trouble("broken_build", one["reason"], one["binary"], _mend(one["name"]))
             for one in value
             if "reason" in one
         ]

@@ -26,7 +26,7 @@ from llmgw.errors import ConfigError, Fault, LlmgwError, Refused, TlsError, Unre
 from llmgw.session import rules
 from llmgw.session.dial import Dialer
 from llmgw.session.http import Connection
-from llmgw.tls import Certificates
+from llmgw.tls import Certificates, span
 from llmgw.wire import Leader, Problem
 
 # What cannot be looked at while the file is wrong. Without these lines a person took
@@ -45,6 +45,7 @@ _BY_THE_FILE = (
     "ports",
     "reached from the control plane",
 )
+_TLS_FIRST = "the certificates come first"
 _UNREACHED = (
     "see that it runs there, that the address is right, and that no firewall is between"
 )
@@ -64,7 +65,8 @@ async def examine(
     async for one in _servers(found, certificates, finding, dates, refused):
         yield one
     yield clock(dates)
-    yield address(found)
+    for one in address(found):
+        yield one
     yield host.proxies(environ)
     inventory = Inventory(found.config)
     await inventory.once()
@@ -125,8 +127,7 @@ def _certificates(found: Resolved) -> tuple[Certificates | None, Finding]:
     problems = certificates.problems()
     if problems:
         return certificates, told(name, problems[0])
-    left = (certificates.expires_s or 0.0) / 86400
-    evidence = f"name {config.node_id}, {left:.0f} days left"
+    evidence = f"name {config.node_id}, {span(certificates.expires_s or 0.0)} left"
     return certificates, Finding(check=name, verdict="ok", evidence=evidence)
 
 
@@ -142,8 +143,7 @@ async def _servers(
     for server in found.config.servers:
         check = f"control plane {masked(server)}"
         if tls.verdict == "fault":
-            why = "the certificates come first"
-            yield Finding(check=check, verdict="skipped", evidence=why)
+            yield Finding(check=check, verdict="skipped", evidence=_TLS_FIRST)
             continue
         dialer = Dialer(certificates, limit=limit, user_timeout=limit)
         try:
@@ -163,7 +163,9 @@ async def _servers(
     for problem in refused:
         yield told("accepted by a control plane", problem)
     # Of one that was told of a higher epoch it is known why it leads no more.
-    if tls.verdict != "fault" and (leaders or not refused):
+    if tls.verdict == "fault":
+        yield Finding(check="leader", verdict="skipped", evidence=_TLS_FIRST)
+    elif leaders or not refused:
         yield _one_leads(leaders)
 
 
@@ -233,16 +235,14 @@ def clock(dates: list[float]) -> Finding:
     )
 
 
-def address(found: Resolved) -> Finding:
-    """Which address engines are reached on, and why that one."""
-    config = found.config
+def address(found: Resolved) -> Iterator[Finding]:
+    """Which address engines are reached on, why that one, and what is off with it."""
+    config, check = found.config, "address"
     if config.mgmt_addr is None:
-        return Finding(
-            check="address",
-            verdict="fault",
-            evidence="no address of this machine leads to a control plane",
-            fix="set mgmt_addr to the address others reach this machine on",
-        )
+        evidence = "no address of this machine leads to a control plane"
+        fix = "set mgmt_addr to the address others reach this machine on"
+        yield Finding(check=check, verdict="fault", evidence=evidence, fix=fix)
+        return
     origins = [
         f"{key} {value}: {found.origin[key].source} {found.origin[key].detail}".strip()
         for key, value in (
@@ -252,12 +252,12 @@ def address(found: Resolved) -> Finding:
         if value is not None and key in found.origin
     ]
     warned = [one for one in found.warnings if one.key.startswith("mgmt_")]
-    return Finding(
-        check="address",
-        verdict="warning" if warned else "ok",
-        evidence="; ".join([*origins, *(one.what for one in warned)]),
-        fix=next((one.fix for one in warned if one.fix), ""),
-    )
+    if not warned:
+        yield Finding(check=check, verdict="ok", evidence="; ".join(origins))
+    for number, one in enumerate(warned):
+        # Each has a fix of its own; the first says what there is.
+        evidence = "; ".join([*origins, one.what]) if number == 0 else one.what
+        yield Finding(check=check, verdict="warning", evidence=evidence, fix=one.fix)
 
 
 # The machine ----------------------------------------------------------------------

@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from llmgw.agent.finding import Finding, Verdict, told
 from llmgw.agent.inventory import Inventory
+from llmgw.wire import Problem
 
 
 class _Said(Struct, frozen=True):
@@ -21,7 +22,7 @@ def findings(
     inventory: Inventory, names: Sequence[str] | None = None
 ) -> Iterator[Finding]:
     """Of each fact one, or one for each of its troubles. *names*: None is all."""
-    problems = inventory.by_fact()
+    problems = _once(inventory.by_fact())
     facts = inventory.facts().facts
     for name in names or _FACTS:
         check, judge = _FACTS[name]
@@ -41,6 +42,16 @@ def findings(
             evidence=f"{said.evidence} ({facts[name].source})",
             fix=said.fix,
         )
+
+
+def _once(by_fact: dict[str, list[Problem]]) -> dict[str, list[Problem]]:
+    """A folder that cannot be used holds no models either: that is one cause."""
+    folders = {
+        (problem.where or "").partition(": ")[2] for problem in by_fact.get("disks", ())
+    }
+    return by_fact | {
+        "models": [one for one in by_fact.get("models", ()) if one.where not in folders]
+    }
 
 
 def _count(entries: Sequence[Any]) -> str:

@@ -17,10 +17,16 @@ def add_file(parser: Any) -> None:
         nargs="?",
         help="the configuration file (default: $LLMGW_CONFIG, /etc/llmgw/agent.toml)",
     )
+    # As `agent`, `pull` and `engines` have it: people try it here as well.
+    parser.add_argument("--config", metavar="FILE", type=Path, help="the same")
 
 
 def file_of(arguments: Any) -> Path:
-    return arguments.file or default_path()
+    return named_in(arguments) or default_path()
+
+
+def named_in(arguments: Any) -> Path | None:
+    return arguments.file or arguments.config
 
 
 def file_if_any(named: Path | None) -> Path | None:

@@ -83,9 +83,12 @@ def _identity(arguments: argparse.Namespace) -> tuple[ssl.SSLContext | None, str
     files = (arguments.tls_cert, arguments.tls_key, arguments.tls_ca)
     if not any(files):
         return None, f"conformance-{secrets.token_hex(4)}"
-    if not all(files):
+    options = ("--tls-cert", "--tls-key", "--tls-ca")
+    missing = [name for name, file in zip(options, files, strict=True) if file is None]
+    if missing:
         what = "TLS needs a certificate, its key and the CA: all three or none"
-        raise ConfigError((Fault(what=what, key="--tls-cert"),))
+        fix = f"give {' and '.join(missing)} as well"
+        raise ConfigError((Fault(what=what, key="--tls", fix=fix),))
     pair = tls.read(*files)
     return pair.context, pair.certificate.common_name
 
@@ -97,6 +100,10 @@ def _address(text: str, has_tls: bool) -> str:
     if isinstance(found, Complaint):
         what = f"{shown(text)} {found.what}"
         raise ConfigError((Fault(what=what, fix=found.fix),))
+    if has_tls and found.text.startswith("http:"):
+        what = "is an http:// address, and certificates are given"
+        fix = f"write https{found.text.removeprefix('http')}"
+        raise ConfigError((Fault(what=what, key=shown(text), fix=fix),))
     return found.text
 
 

@@ -13,7 +13,7 @@ import msgspec
 
 from llmgw.agent.inventory import Inventory
 from llmgw.agent.resolve import Resolved, read
-from llmgw.cli._file import add_file, file_if_any
+from llmgw.cli._file import add_file, file_if_any, named_in
 from llmgw.cli.check import refused
 from llmgw.config.load import unwritten
 from llmgw.errors import ConfigError
@@ -41,7 +41,7 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     try:
-        found = resolved(arguments.file)
+        found = resolved(named_in(arguments))
     except ConfigError as error:
         return refused(error, as_json=arguments.json)
     show = print_json if arguments.json else print_text

@@ -1,8 +1,9 @@
 """What the control plane did, held against what it should have done."""
 
+import os
 import ssl
 from collections.abc import AsyncGenerator
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import anyio
 import httpx
@@ -36,8 +37,28 @@ def unreachable(error: Exception, where: str) -> LlmgwError:
             what, fix = explain(cause, OPTIONS)
             return LlmgwError(what, where=where, fix=fix)
         cause = cause.__cause__ or cause.__context__
-    what = f"no answer: {str(error) or type(error).__name__}"
-    return LlmgwError(what, where=where)
+    what = f"no answer: {_reason(error)}"
+    fix = "is it running there, and is that its address?"
+    return LlmgwError(what, where=where, fix=fix)
+
+
+def _reason(error: BaseException | None) -> str:
+    """What the system said, below all that was made of it."""
+    said = f"{error}" or type(error).__name__
+    while error is not None:
+        if isinstance(error, OSError) and error.strerror:
+            # A name server's numbers are below zero, and asyncio has words of its own.
+            number = error.errno or 0
+            said = os.strerror(number) if number > 0 else error.strerror
+        error = _below(error)
+    return said
+
+
+def _below(error: BaseException) -> BaseException | None:
+    if isinstance(error, BaseExceptionGroup):
+        several = cast("BaseExceptionGroup[BaseException]", error)
+        return several.exceptions[0]
+    return error.__cause__ or error.__context__
 
 
 def must(holds: bool, else_seen: str) -> None:

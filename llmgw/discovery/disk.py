@@ -77,7 +77,8 @@ def _folder(
     except OSError as error:
         return _unusable(found, f"{error.strerror}")
     if not os.path.isdir(standing):  # noqa: PTH112 -- an import less in the child
-        return _unusable(found, f"{standing} is a file, and no folder")
+        what = "it" if standing == real else standing
+        return _unusable(found, f"{what} is a file, and no folder")
     size = numbers.f_blocks * numbers.f_frsize
     free = numbers.f_bavail * numbers.f_frsize
     # In steps of a hundredth: a log line is not a new inventory.

@@ -1,6 +1,7 @@
 """The doctor: each condition as it is well and as it is not."""
 
 import tarfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from llmgw.agent.finding import Finding
 from llmgw.agent.inventory import Inventory
 from llmgw.agent.probes import Probe
 from llmgw.agent.resolve import Resolved, read
+from llmgw.config.keys import Config, Engines, LlamaCpp
 from llmgw.discovery.found import Found
 from llmgw.errors import ConfigError, Fault
 from llmgw.wire import Problem
@@ -288,7 +290,7 @@ def test_what_is_advised_of_an_address_is_one_thing(tmp_path: Path) -> None:
     Path(written.file).write_text(text)
     open_ = read(Path(written.file))
 
-    assert address(written).fix == address(open_).fix
+    assert [one.fix for one in address(written)] == [one.fix for one in address(open_)]
 
 
 def test_a_cache_that_cannot_be_used_is_that_of_the_agent(tmp_path: Path) -> None:
@@ -305,8 +307,61 @@ def test_a_cache_that_cannot_be_used_is_that_of_the_agent(tmp_path: Path) -> Non
 
 
 def test_the_choice_of_an_address_is_told(tmp_path: Path) -> None:
-    said = address(resolved(tmp_path, ["http://127.0.0.1:1"]))
+    [said] = address(resolved(tmp_path, [DOWN]))
     assert said.evidence.startswith("mgmt_addr 127.0.0.1: ")
+
+
+def test_what_is_off_with_the_address_is_told_one_by_one(tmp_path: Path) -> None:
+    """They were one line, with the fix of the first."""
+    found = resolved(tmp_path, [DOWN], mgmt_interface="eth99")
+
+    first, second = address(found)
+
+    assert "loopback" in first.evidence
+    assert 'no interface "eth99"' in second.evidence
+    assert {first.verdict, second.verdict} == {"warning"}
+
+
+async def test_without_certificates_nobody_is_looked_for(tmp_path: Path) -> None:
+    """That a leader was not looked for was not said."""
+    file = tmp_path / "agent.toml"
+    nowhere = "".join(
+        f'{name} = "{tmp_path}/none"\n' for name in ("cert_file", "key_file", "ca_file")
+    )
+    file.write_text(f'node_id = "n1"\nserver = "https://h:1"\n[tls]\n{nowhere}')
+    found = await anyio.to_thread.run_sync(partial(read, file, without_files=True))
+
+    said = await examined(found, tmp_path / "no.sock")
+
+    assert said["certificates"].verdict == "fault"
+    assert said["control plane https://h:1"].verdict == "skipped"
+    assert said["leader"].verdict == "skipped"
+
+
+async def test_a_folder_that_is_a_file_is_one_cause(tmp_path: Path) -> None:
+    """It was told as a folder, and as a place of models that cannot be read."""
+    (tmp_path / "model.gguf").touch()
+    config = Config(servers=(), model_dirs=(f"{tmp_path}/model.gguf",))
+    inventory = Inventory(config)
+    await inventory.once("disks", "models")
+
+    said = list(equipment.findings(inventory, ("disks", "models")))
+
+    assert [(one.check, one.verdict) for one in said if one.verdict != "ok"] == [
+        ("directories and space", "warning")
+    ]
+
+
+async def test_a_program_that_cannot_be_run_is_told_where_to_mend_it(
+    tmp_path: Path,
+) -> None:
+    engines = Engines(llamacpp=LlamaCpp(path=f"{tmp_path}/none"))
+    inventory = Inventory(Config(servers=(), engines=engines))
+    await inventory.once("builds")
+
+    said = [one.fix for one in equipment.findings(inventory, ("builds",))]
+
+    assert "correct engines.KIND.path in the node's file" in said
 
 
 def test_proxies_are_named_and_not_shown() -> None:

@@ -210,11 +210,11 @@ def test_another_web_server_fails_and_nothing_else_happens(
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (("http://127.0.0.1:1",), 1, "no answer"),
+        (("http://127.0.0.1:1",), 1, "no answer: Connection refused"),
         (("http://127.0.0.1:99999",), 78, "has the port 99999; ports are 1 to 65535"),
         (("ftp://127.0.0.1",), 78, "must be an http:// or https:// address"),
         (("http://",), 78, "has no host"),
-        (("127.0.0.1:1", "--tls-cert", "a"), 78, "all three or none"),
+        (("127.0.0.1:1", "--tls-cert", "a"), 78, "give --tls-key and --tls-ca as well"),
     ],
     ids=["nobody", "port", "scheme", "host", "files"],
 )
@@ -243,6 +243,10 @@ def test_tls_that_does_not_fit_is_told_as_an_agent_tells_it(tmp_path: Path) -> N
         stranger = ended(started(url, *theirs))
         plain = ended(started(url.replace("https://", "http://")))
 
+        ignored = ended(started(url.replace("https://", "http://"), *own))
+
     assert stranger.code == plain.code == 1
+    assert ignored.code == 78
+    assert "is an http:// address, and certificates are given" in ignored.said
     assert "is not signed by a CA in --tls-ca" in stranger.said
     assert "no answer" in plain.said

@@ -11,6 +11,7 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
+import pytest
 
 from tests.fakes.control_plane import ControlPlane
 from tests.fakes.typed import LLMGW
@@ -71,6 +72,17 @@ def test_the_doctor_says_where_there_is_no_file_how_to_get_one() -> None:
     assert first.startswith("FAULT   configuration: /nowhere")
     assert "llmgw schema" in fix
     assert any(line.startswith("skipped certificates: ") for line in rest)
+
+
+@pytest.mark.parametrize("command", ["doctor", "survey", "explain"])
+def test_the_file_may_be_given_as_other_commands_have_it(
+    tmp_path: Path, command: str
+) -> None:
+    file = config(tmp_path, stat_dir="x")
+
+    answer = llmgw(command, "--config", file)
+
+    assert f"{file}:4: stat_dir" in answer.stdout + answer.stderr
 
 
 def test_the_doctor_alone_speaks(tmp_path: Path) -> None:
