@@ -14,6 +14,7 @@ from llmgw.agent import kept
 from llmgw.agent.door import Answers, Request, once
 from llmgw.agent.run import Agent
 from llmgw.agent.view import Answer
+from llmgw.agent.waiting import waiting
 from llmgw.errors import LlmgwError
 from llmgw.reconcile import Keep, Start, Stop
 from llmgw.wire import Ask, Probe
@@ -69,10 +70,28 @@ class Ops:
         }
 
     async def _plan(self, _request: Request) -> list[dict[str, Any]]:
+        """What is done now, then what is wanted and waits, with the reason.
+
+        LlmgwError while it is not known what is wanted: that is not nothing.
+        """
+        agent = self._agent
+        if agent.desired is None:
+            raise LlmgwError(
+                "no control plane has said yet what is wanted here",
+                fix="`llmgw status` says how the link stands",
+            )
         said = {Start: "start", Stop: "stop", Keep: "keep"}
+        actions = agent.plan()
+        waits = waiting(
+            agent.desired.wanted,
+            agent.supervisor.statuses(),
+            actions,
+            held=agent.person.stopped,
+            draining=agent.draining() is not None,
+        )
         return [
-            {"action": said[type(action)], "name": action.name}
-            for action in self._agent.plan()
+            *({"action": said[type(one)], "name": one.name} for one in actions),
+            *map(msgspec.to_builtins, waits),
         ]
 
     async def _survey(self, _request: Request) -> Any:

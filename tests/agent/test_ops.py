@@ -133,6 +133,16 @@ async def test_a_drain_with_no_such_end_is_refused(stop_after: Any) -> None:
         await anext(answer({"op": "drain", "stop_after": stop_after}))
 
 
+async def test_a_plan_before_anything_was_wanted_is_not_an_empty_one() -> None:
+    agent = cast("Agent", SimpleNamespace(desired=None))
+    answer = Ops(agent).table()["plan"]
+
+    with pytest.raises(
+        LlmgwError, match="no control plane has said yet what is wanted"
+    ):
+        await anext(answer({"op": "plan"}))
+
+
 @pytest.mark.parametrize("port", [None, True, "x", 1.5])
 async def test_a_probe_without_a_port_is_refused(port: Any) -> None:
     agent = cast("Agent", None)

@@ -66,10 +66,14 @@ def test_a_drain_ends_at_its_limit(fleet: Fleet, port: int) -> None:
     fleet.agent()
     pid = fleet.replica("ready")["pid"]
 
+    before = fleet.text("plan")
     list(ask(fleet.socket, "drain", stop_after=0.2))
 
     fleet.replica("stopped")
     assert not alive(pid)
+    assert before == "keep   a\n"
+    drained = "hold   a: is wanted and this node drains\n"
+    assert fleet.text("plan") == f"{drained}       `llmgw undrain` ends it\n"
 
 
 def test_what_the_control_plane_drains_a_person_undrains(fleet: Fleet) -> None:
@@ -159,10 +163,13 @@ def test_what_a_person_stopped_twice_or_before_a_restart_starts_at_a_word(
     fleet.connected(port)
     until(lambda: (fleet.status() or {}).get("rev_applied"), "the wish is known")
     held = (fleet.status() or {})["held"]
+    planned = fleet.text("plan")
     list(ask(fleet.socket, "start", replica="a"))
 
     assert fleet.replica("ready")["pid"] not in (first, second)
     assert held == ["a"]
+    assert "hold   a: is wanted, and stopped by a person here\n" in planned
+    assert "`llmgw engines start a` lets it run again" in planned
     assert (fleet.status() or {})["held"] == []
 
 
