@@ -82,7 +82,8 @@ def plan(
     """What to do now; stops first. Plan again after every change of *running*.
 
     *desired* is one complete snapshot: what it lacks is stopped. While *draining*
-    nothing is started, and so nothing is stopped for the sake of a successor either.
+    nothing is started, and so nothing is stopped for the sake of a successor either;
+    what falls its keeper starts again, but for a group, which ends.
     """
     running = tuple(one for one in running if not one.is_gone)
     here: dict[str, list[Running]] = {one.replica.id: [] for one in desired}
@@ -187,11 +188,17 @@ def _group(
         if one.digest == wanted.digest and not one.is_leaving
     }
     missing = [one for one in members if one.replica.id not in current]
-    # One that this agent found running has run without those that are missing.
-    is_broken = bool(missing) and any(one.is_adopted for one in current.values())
+    # One that this agent found running has run without those that are missing, and
+    # while draining they never come.
+    is_half = draining or any(one.is_adopted for one in current.values())
+    is_broken = bool(missing) and is_half and not old
     if down:
-        yield from _stop(one for one, _ in held if one.name not in down)
-    elif (old or is_broken) and not draining:
+        # Its keeper starts one that is down again, and the others follow: not while
+        # draining, so that it would be alone. What failed is remembered as it is.
+        ends = {one.name for one, _ in held if one.state != "failed"}
+        ends -= set() if draining else down
+        yield from _stop(one for one, _ in held if one.name in ends)
+    elif is_broken or (old and not draining):
         yield from _stop(one for one, _ in held)
     else:
         for wanted in members:

@@ -158,6 +158,24 @@ def test_a_draining_node_starts_nothing_and_loses_nothing_that_is_wanted() -> No
 # Groups -----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("state", ["backoff", "crash_loop"])
+def test_a_group_that_a_member_leaves_while_draining_ends_whole(state: State) -> None:
+    """The one that was down was started again alone, and held its GPUs for nobody."""
+    one, two = want("a", group="g"), want("b", group="g")
+
+    assert planned([one, two], [runs(one, state), runs(two)], draining=True) == [
+        Stop("a"),
+        Stop("b"),
+    ]
+    assert planned([one, two], [runs(one, "failed"), runs(two)], draining=True) == [
+        Stop("b")
+    ]
+    half = [runs(one, "starting"), runs(two, "stopping")]
+    assert planned([one, two], half, draining=True) == [Stop("a")]
+    newer = [want("a", 2, group="g"), two]
+    assert planned(newer, [runs(one), runs(two)], draining=True) == [Keep(two, "b")]
+
+
 def test_the_members_of_a_group_start_together_or_not_at_all() -> None:
     """T90."""
     one, two = want("a", group="g"), want("b", group="g")
