@@ -20,6 +20,7 @@ from llmgw.agent.inventory import Inventory
 from llmgw.agent.resolve import Resolved, read
 from llmgw.cli._file import add_file, file_of
 from llmgw.config.dump import dump, without_secrets
+from llmgw.config.load import unwritten
 from llmgw.errors import ConfigError, LlmgwError
 
 _SIGNS = {
@@ -111,10 +112,11 @@ def _bundle(path: Path, findings: list[Finding], found: Resolved | None) -> None
         "version.txt": f"llmgw {version()}\npython {sys.version}\n",
         "findings.json": document(findings),
     }
+    # Also where the file is wrong: what the machine is does not hang on it.
+    inventory = Inventory(found.config if found else unwritten())
+    anyio.run(inventory.once)
+    documents["facts.json"] = inventory.facts()
     if found is not None:
-        inventory = Inventory(found.config)
-        anyio.run(inventory.once)
-        documents["facts.json"] = inventory.facts()
         documents["settings.toml"] = dump(without_secrets(found.config))
     try:
         bundle.write(path, documents)

@@ -66,8 +66,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _root(config: Path | None, cache: Path | None) -> Path:
     if cache is not None:
-        if not os.path.lexists(cache):
-            raise WeightsError("there is no such folder", where=str(cache))
+        if not cache.is_dir():
+            is_there = os.path.lexists(cache)
+            what = "is no folder" if is_there else "there is no such folder"
+            raise WeightsError(what, where=str(cache))
         return cache.absolute()
     file = file_if_any(config)
     return Path(WEIGHTS) if file is None else cache_of(load(file))
@@ -110,6 +112,8 @@ def _verify(cache: Cache, arguments: argparse.Namespace) -> int:
                 _say(folder / name, wrong[-1] if fault else None)
     if arguments.json:
         _print_json({"verified": len(items), "wrong": wrong})
+    elif not items:
+        print(f"nothing lies in {cache.root}")
     return 1 if wrong else 0
 
 
@@ -188,7 +192,9 @@ def _named(cache: Cache, names: list[str]) -> list[Item]:
         items = cache.find(name)
         if not items:
             raise WeightsError(
-                "no such weights", where=name, fix="`llmgw weights list` names them"
+                "no such weights",
+                where=name or '""',
+                fix="`llmgw weights list` names them",
             )
         found |= {item.folder: item for item in items}
     return list(found.values())

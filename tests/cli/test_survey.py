@@ -240,8 +240,15 @@ def test_no_secret_gets_into_a_bundle_wherever_it_stands(tmp_path: Path) -> None
 
 
 def test_the_doctor_names_what_is_wrong_with_the_file(tmp_path: Path) -> None:
-    answer = llmgw("doctor", config(tmp_path, stat_dir="x"))
+    path = tmp_path / "node.tar.gz"
+    file = config(tmp_path, stat_dir="x")
+
+    answer = llmgw("doctor", file, "--bundle", str(path))
 
     assert answer.returncode == 1
     assert "stat_dir" in answer.stdout
     assert "state_dir" in answer.stdout
+    with tarfile.open(path) as archive:
+        names = {entry.name.rpartition("/")[2] for entry in archive}
+    # What the machine is was left out, though no file says anything of it.
+    assert names == {"version.txt", "findings.json", "facts.json"}

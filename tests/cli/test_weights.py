@@ -42,11 +42,24 @@ def folders(cache: Path) -> list[str]:
     return [item["folder"] for item in found["weights"]]
 
 
-def test_a_folder_that_is_not_there_is_no_empty_cache(tmp_path: Path) -> None:
-    ended = llmgw(tmp_path / "nope", "list")
+@pytest.mark.parametrize(
+    ("name", "says"), [("nope", "there is no such folder"), ("file", "is no folder")]
+)
+def test_what_is_no_folder_is_no_empty_cache(
+    tmp_path: Path, name: str, says: str
+) -> None:
+    (tmp_path / "file").touch()
+
+    ended = llmgw(tmp_path / name, "list")
 
     assert ended.returncode == 1
-    assert "nope: there is no such folder" in ended.stderr
+    assert f"{name}: {says}" in ended.stderr
+
+
+def test_that_there_was_nothing_to_verify_is_said(tmp_path: Path) -> None:
+    ended = llmgw(tmp_path, "verify")
+
+    assert (ended.returncode, ended.stdout) == (0, f"nothing lies in {tmp_path}\n")
 
 
 async def test_the_longest_unused_is_listed_first(cache: Path) -> None:
