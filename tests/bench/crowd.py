@@ -75,6 +75,9 @@ class Plane(Struct):
     def urls(self) -> tuple[str, ...]:
         return tuple(f"{self.scheme}://127.0.0.1:{port}" for port in self.ports)
 
+    async def elect(self) -> None:
+        await self.program.tell("elect")
+
     def kill(self) -> None:
         self.program.process.send_signal(signal.SIGKILL)
 
@@ -121,6 +124,8 @@ class Crowd(Struct):
 
     async def lose(self, old: Plane, new: Plane, election: float) -> Fate:
         await new.asked()
+        if not election:
+            await new.elect()
         began, before = time.monotonic(), busy()
         old.kill()
         times: list[float] = []
@@ -135,9 +140,9 @@ class Crowd(Struct):
             async with anyio.create_task_group() as group:
                 for one in self.parts:
                     group.start_soon(gather, one)
-                await anyio.sleep(election)
                 if election:
-                    await new.program.tell("elect")
+                    await anyio.sleep(election)
+                    await new.elect()
         asked, busiest, plane_cpu = await new.asked()
         others = busy() - before - sum(used) - plane_cpu
         return Fate(times, asked, busiest, sum(used), plane_cpu, others)
@@ -166,10 +171,10 @@ async def lose(
     again, though no more after *limit* seconds; and how many signals their engines got
     in all of it."""
     end = time.monotonic() + limit
-    role = "standby" if election else "leader"
     async with AsyncExitStack() as stack:
         start = stack.enter_async_context
-        old, new = await start(plane(pki, "leader")), await start(plane(pki, role))
+        # Were there two that lead, who waits for the busy one would take the other.
+        old, new = await start(plane(pki, "leader")), await start(plane(pki, "standby"))
         parts: list[Process] = []
         for number in range(processes):
             words = ["--folder", str(folder), *(["--pki", str(pki)] if pki else [])]
@@ -185,7 +190,7 @@ async def lose(
             fates.append(await crowd.lose(old, new, election))
             sys.stderr.write(f"all {agents} back in {max(fates[-1].times):.2f} s\n")
             await old.program.process.wait()
-            old, new = new, await start(plane(pki, f"{role}:{old.ports[0]}"))
+            old, new = new, await start(plane(pki, f"standby:{old.ports[0]}"))
         return fates, await crowd.signals()
 
 
