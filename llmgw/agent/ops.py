@@ -128,9 +128,10 @@ class Ops:
         await self._agent.person.hold(_name(request), held=True)
         return True
 
-    async def _start(self, request: Request) -> bool:
-        await self._agent.person.hold(_name(request), held=False)
-        return True
+    async def _start(self, request: Request) -> dict[str, Any]:
+        """Whether a person held it, and what holds it still."""
+        was_held = await self._agent.person.hold(_name(request), held=False)
+        return {"was_held": was_held, "drain": self._draining()}
 
     async def _reload(self, _request: Request) -> bool:
         await self._agent.reload()

@@ -131,11 +131,14 @@ class Person:
                 log.warning("drain ends engine name=%s", status.id)
                 self._supervisor.unwant(status.id)
 
-    async def hold(self, name: str, *, held: bool) -> None:
-        """A person stops a replica, until it is wanted otherwise or started again."""
+    async def hold(self, name: str, *, held: bool) -> bool:
+        """A person stops a replica, until it is wanted otherwise or started again.
+        Whether a person had stopped it before.
+        """
         meant = self._digests(name)
         async with self._lock:
             others = set(self.stopped) - meant
+            was_held = not meant.isdisjoint(self.stopped)
             digests = tuple(sorted(others | meant if held else others))
             stopped = kept.Stopped(digests=digests)
             await self._write(kept.STOPPED, stopped)
@@ -143,6 +146,7 @@ class Person:
         if held:
             self._supervisor.unwant(name)
         self._touch()
+        return was_held
 
     def _digests(self, name: str) -> set[str]:
         """Of what runs under *name*, and of what is wanted there: of what a person has

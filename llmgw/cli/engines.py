@@ -11,7 +11,7 @@ import msgspec
 
 from llmgw.agent.door import ask, ask_once
 from llmgw.cli._file import file_if_any, named
-from llmgw.cli._socket import add_socket
+from llmgw.cli._socket import add_socket, understood
 from llmgw.config import keys, load
 from llmgw.engines.install import Wish, install, roll_back
 from llmgw.engines.installed import survey
@@ -163,8 +163,16 @@ def _stop(arguments: argparse.Namespace) -> int:
 
 
 def _start(arguments: argparse.Namespace) -> int:
-    ask_once(arguments.socket, "start", replica=arguments.replica)
-    print(f"{arguments.replica} may run")
+    answer = ask_once(arguments.socket, "start", replica=arguments.replica)
+    with understood(arguments.socket):
+        was_held, drain = answer["was_held"], answer["drain"]
+    name = arguments.replica
+    if was_held:
+        print(f"{name} may run")
+    else:
+        print(f"{name} was not stopped by a person: nothing has changed")
+    if drain:
+        print("this node drains and starts nothing; `llmgw undrain` ends it")
     return 0
 
 

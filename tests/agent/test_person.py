@@ -146,9 +146,10 @@ async def test_what_a_person_stopped_starts_again_though_nothing_remembers_it(
     await one.hold("a", held=True)
     restarted = await anyio.to_thread.run_sync(person)
     held = restarted.held()
-    await restarted.hold("a", held=False)
+    was_held = [await restarted.hold("a", held=False) for _ in range(2)]
 
     assert held == (wanted,)
+    assert was_held == [True, False]
     assert restarted.held() == restarted.stopped == ()
     with pytest.raises(LlmgwError, match="no replica b here; there are: a"):
         await restarted.hold("b", held=False)

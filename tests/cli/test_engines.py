@@ -73,6 +73,39 @@ def test_a_wrong_sum_installs_nothing(tmp_path: Path) -> None:
         llmgw("engines", "install", path, "--sha256", "0" * 64, *folder)
 
 
+@pytest.mark.parametrize(
+    ("was_held", "drain", "words"),
+    [
+        (True, None, ["a-0 may run"]),
+        (False, None, ["a-0 was not stopped by a person: nothing has changed"]),
+        (True, {"by_person": True}, ["a-0 may run", "this node drains and starts"]),
+    ],
+)
+async def test_start_says_what_it_changed_and_what_holds_it_still(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    was_held: bool,
+    drain: dict[str, bool] | None,
+    words: list[str],
+) -> None:
+    """It said `may run` also while the node drained, and nothing started."""
+
+    async def start(_request: Request) -> AsyncIterator[Any]:
+        yield {"was_held": was_held, "drain": drain}
+
+    path = tmp_path / "agent.sock"
+    async with anyio.create_task_group() as group:
+        await group.start(Door(path, {"start": start}).run)
+        with anyio.fail_after(10):
+            argv = ("engines", "start", "a-0", "--socket", path)
+            assert await anyio.to_thread.run_sync(llmgw, *argv) == 0
+        group.cancel_scope.cancel()
+
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(words)
+    assert all(line.startswith(word) for line, word in zip(lines, words, strict=True))
+
+
 async def test_of_one_that_is_silent_so_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -103,6 +136,8 @@ async def test_stop_start_and_logs_go_through_the_agents_door(
         if request["op"] == "logs":
             yield "loading\n"
             yield "ready\n"
+        elif request["op"] == "start":
+            yield {"was_held": True, "drain": None}
         else:
             yield True
 

@@ -164,8 +164,9 @@ def test_what_a_person_stopped_twice_or_before_a_restart_starts_at_a_word(
     until(lambda: (fleet.status() or {}).get("rev_applied"), "the wish is known")
     held = (fleet.status() or {})["held"]
     planned = fleet.text("plan")
-    list(ask(fleet.socket, "start", replica="a"))
+    started = list(ask(fleet.socket, "start", replica="a"))
 
+    assert started == [{"was_held": True, "drain": None}]
     assert fleet.replica("ready")["pid"] not in (first, second)
     assert held == ["a"]
     assert "hold   a: is wanted, and stopped by a person here\n" in planned
