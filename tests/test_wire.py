@@ -91,3 +91,38 @@ def test_a_replica_that_cannot_be_read_is_named(said: bytes) -> None:
 
     with pytest.raises(ValueError, match=r"replicas\[0\]"):
         snapshot.wanted()
+
+
+@pytest.mark.parametrize(
+    ("raw", "recorded"),
+    [
+        (
+            b'{"id":"a","generation":1,"engine":"command"}',
+            "8b822872d7f28070e74a64fd3da8a1966b9e959b1bbf1341155c799d8ba9b3bc",
+        ),
+        (
+            b'{ "generation":1, "id":"b", "cpus":2.0, '
+            b'"memory":3000000000, "engine":"vllm" }',
+            "3418dbbfbcd1bb16767438a51c044e244b893b5a35803126688e037912eb8b51",
+        ),
+        (
+            b'{"id":"c","generation":1,"engine":"x","cpus":0.1,"y":[1e22,1e-7,-0.0,5e-324]}',
+            "a1d673fdb3ed5b92d2ea407d4645d88d063319ca2abae00fc24987ad19d5e8bc",
+        ),
+        (
+            b'{"id":"d","generation":1,"env":{"Z":"\\u00e9\\ud83d\\ude00\\n\\"/","A":""},"later":{}}',
+            "d7cc2689270d3388874e5357b06d1300763cdc0b106decb5302cf8b36ccf2b73",
+        ),
+        (
+            b'{"id":"e","generation":18446744073709551615,"args":[],"build":null,"on":true}',
+            "8c59d3db145710b2cd97e970248b5458a5254c6e43cfa56534b588eed21fe199",
+        ),
+    ],
+)
+def test_the_digest_is_the_one_that_every_version_made(
+    raw: bytes, recorded: str
+) -> None:
+    """It stands in the ledgers of engines that run: of another form, an upgrade would
+    end and start each of them.
+    """
+    assert digest(raw) == recorded

@@ -7,17 +7,18 @@ import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
 
 from llmgw import files
 from llmgw.errors import LlmgwError
+from llmgw.salvage import understood
 from llmgw.wire import UNDECODABLE
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
+T = TypeVar("T", bound=Struct)
 
 DRAIN = "drain.json"
 UNDRAINED = "undrained.json"
@@ -96,9 +97,12 @@ def read(path: Path, shape: type[T]) -> T | None:
     """The value kept at *path*; None if there is none or it cannot be understood.
 
     What cannot be understood is put aside under its name with `.unreadable`, and said.
+    What another version wrote stands as far as it is understood: a node that a person
+    drained would start everything, for the time that the drain was to last.
     """
     try:
-        return msgspec.json.decode(files.read(path, LARGEST), type=shape)
+        said = msgspec.json.decode(files.read(path, LARGEST), type=dict[str, Any])
+        value, missed = understood(said, shape, {})
     except FileNotFoundError:
         return None
     except (OSError, *UNDECODABLE) as error:
@@ -108,6 +112,11 @@ def read(path: Path, shape: type[T]) -> T | None:
         except OSError:
             pass  # a read-only disk: it is passed over again next time
         return None
+    if missed:
+        log.warning(
+            "kept file understood in part path=%s not=%s", path, ",".join(missed)
+        )
+    return value
 
 
 def write(path: Path, value: Struct | None) -> None:

@@ -3,11 +3,13 @@
 import hashlib
 import uuid
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from llmgw import files
+from llmgw.salvage import understood
 from llmgw.wire import UNDECODABLE
 
 NAME = "link.json"
@@ -58,13 +60,17 @@ def load(state_dir: Path, id_hash: str) -> tuple[Kept, str | None]:
     anew = Kept(machine=id_hash, instance=uuid.uuid4().hex)
     path = state_dir / NAME
     try:
-        kept = msgspec.json.decode(files.read(path, LARGEST), type=Kept)
+        said = msgspec.json.decode(files.read(path, LARGEST), type=dict[str, Any])
+        # Of another version's, the epoch: without it a stale leader would be believed.
+        kept, missed = understood(said, Kept, {})
     except FileNotFoundError:
         return anew, None
     except (OSError, *UNDECODABLE) as error:
         return anew, f"cannot be read ({error}); the highest epoch seen is forgotten"
     if kept.machine != id_hash:
         return anew, "was written on another machine and is not used here"
+    if "epoch" in missed:
+        return kept, "has no epoch that is one; the highest epoch seen is forgotten"
     return kept, None
 
 

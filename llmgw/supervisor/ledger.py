@@ -26,9 +26,9 @@ from msgspec.structs import replace
 
 from llmgw import files
 from llmgw.errors import EngineError
+from llmgw.salvage import understood
 from llmgw.supervisor import procfs
 from llmgw.supervisor.launch import Health, Launch
-from llmgw.supervisor.salvage import understood
 from llmgw.wire import UNDECODABLE
 
 VERSION = 1

@@ -23,14 +23,33 @@ def test_none_removes(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"{", b"\x00\xff", b"[]", b'{"stop_after":"x"}']
-)
+@pytest.mark.parametrize("content", [b"", b"{", b"\x00\xff", b"[]"])
 def test_garbage_is_put_aside_and_passed_over(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "drain.json").write_bytes(content)
 
     assert read(tmp_path / "drain.json", Drain) is None
     assert (tmp_path / "drain.json.unreadable").read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    ("content", "drain"),
+    [
+        (b'{"stop_after":1e10}', Drain()),
+        (b'{"stop_after":{"after_s":60}}', Drain()),
+        (b'{"stop_after":60,"reason":"repair"}', Drain(stop_after=60)),
+    ],
+)
+def test_a_drain_that_another_version_wrote_is_one(
+    tmp_path: Path, content: bytes, drain: Drain
+) -> None:
+    """One of 1e10 s, as earlier versions wrote it, was put aside, and the node that a
+    person had drained started all that was wanted.
+    """
+    path = tmp_path / "drain.json"
+    path.write_bytes(content)
+
+    assert read(path, Drain) == drain
+    assert path.read_bytes() == content
 
 
 def test_a_full_disk_keeps_what_was_kept(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import httpx
 import msgspec
 import pytest
 
+from llmgw import wire
 from llmgw.config.keys import Tls
 from llmgw.control.election import Elected, clock
 from llmgw.control.etcd import Etcd as EtcdClient
@@ -202,7 +203,8 @@ async def test_what_is_damaged_in_etcd_is_told_and_mended_without_a_restart(
     serving: Serving, etcd: Etcd, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Led without it, the next change would stop what the node has."""
-    session = Opened(epoch=1, register=register("n1"))
+    status = wire.ReplicaStatus(id="a", generation=1, state="ready", since_s=1)
+    session = Opened(epoch=1, register=register("n2", replicas=(status,)))
     desired = f"{etcd.prefix}desired/n1"
     async with Client(Tls()) as http, serving(role="etcd", etcd=etcd) as plane:
         cluster = EtcdClient(http, etcd.endpoints, 1.0)
@@ -213,10 +215,14 @@ async def test_what_is_damaged_in_etcd_is_told_and_mended_without_a_restart(
         damaged = {
             f"{etcd.prefix}epoch-floor": b"0",
             desired: kept.value,
-            f"{etcd.prefix}sessions/n1": msgspec.json.encode(session),
         }
         for key in damaged:
             await cluster.put(key, b"x")
+        # A state that only a newer version knows: of a session nothing is led by.
+        last = msgspec.json.encode(session)
+        newer = last.replace(b'"ready"', b'"hibernating"')
+        assert newer != last
+        await cluster.put(f"{etcd.prefix}sessions/n2", newer)
         async with serving(role="etcd", etcd=etcd) as other:
             plane.leave()
             for key, mended in damaged.items():

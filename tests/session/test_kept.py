@@ -27,3 +27,24 @@ def test_one_without_end_is_not_read(tmp_path: Path) -> None:
 
     assert "is larger than" in (why or "")
     assert load_wanted(tmp_path) is None
+
+
+def test_what_another_version_wrote_is_no_reason_to_forget_the_epoch(
+    tmp_path: Path,
+) -> None:
+    """A stale leader would be believed, and the node be a new one to the true one."""
+    newer = b'{"machine":"here","instance":"i","epoch":7,"servers":{"a":1},"x":1}'
+    (tmp_path / NAME).write_bytes(newer)
+
+    kept, why = load(tmp_path, "here")
+
+    assert (kept.epoch, kept.instance, kept.servers, why) == (7, "i", (), None)
+
+
+def test_an_epoch_that_is_none_is_forgotten_and_that_is_said(tmp_path: Path) -> None:
+    (tmp_path / NAME).write_bytes(b'{"machine":"here","instance":"i","epoch":"7"}')
+
+    kept, why = load(tmp_path, "here")
+
+    assert (kept.epoch, kept.instance) == (0, "i")
+    assert "epoch" in (why or "")

@@ -1,8 +1,7 @@
-"""What can be understood of a line that another version of llmgw wrote, or a bad disk.
+"""What can be understood of a file that another version of llmgw wrote, or a bad disk.
 
-An engine outlives the agent that started it, and that agent may have been a newer one:
-after a downgrade its lines have values that are not known here. Refusing them whole
-would end a working engine for one word.
+After a downgrade what was kept has values that are not known here. To refuse it whole
+would end a working engine, or undo what a person said, for one word.
 """
 
 import typing
