@@ -22,10 +22,7 @@ def check(replica: Replica, place: Place) -> Group | None:
     group = replica.group
     if group is None:
         return None
-    if not 0 <= group.rank < group.size:
-        raise EngineError(
-            f"rank {group.rank} is not one of {group.size}", where="group.rank"
-        )
+    _check_rank(group)
     if group.rank == 0 and group.head != place.host:
         raise EngineError(
             f"the head is to be at {group.head}, and this node is at {place.host}",
@@ -103,7 +100,8 @@ def sockets(place: Place) -> dict[str, str]:
 
 
 def members(group: Group) -> tuple[Address, ...]:
-    """Where the members listen, by rank."""
+    """Where the members listen, by rank, and the group's own rank is one of them."""
+    _check_rank(group)
     if len(group.members) != group.size:
         raise EngineError(
             f"{len(group.members)} members are named for a group of {group.size}",
@@ -126,6 +124,13 @@ def refuse_open(host: str, program: str) -> None:
             f"{program} lets anyone in, and {host} can be reached from anywhere",
             where="mgmt_addr",
             fix="set mgmt_addr in the node's file to a private address",
+        )
+
+
+def _check_rank(group: Group) -> None:
+    if not 0 <= group.rank < group.size:
+        raise EngineError(
+            f"rank {group.rank} is not one of {group.size}", where="group.rank"
         )
 
 
