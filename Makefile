@@ -49,9 +49,10 @@ bench-%: .venv/.dev
 soak-%: .venv/.dev  ## soak-link, soak-engines, soak-weights: random faults for long; SOAK='--minutes 60'
 	$(PY) -m tests.soak.$* $(SOAK)
 
-fuzz: .venv/.dev  ## throw files at the loader and the header readers; FUZZ='--seconds 600'
+fuzz: .venv/.dev  ## throw files at the loader and the header readers, nonsense at an agent; FUZZ='--seconds 600'
 	$(PY) -m tests.fuzz.config $(FUZZ)
 	$(PY) -m tests.fuzz.headers $(FUZZ)
+	$(PY) -m tests.fuzz.agent $(FUZZ)
 
 lock: .venv/.dev  ## newest versions into the lock files
 	.venv/bin/pip install --quiet uv

@@ -22,9 +22,12 @@ from llmgw.errors import EngineError
 from llmgw.reconcile import Keep, Start, restart
 from llmgw.supervisor.launch import Launch
 from llmgw.supervisor.supervisor import Order
-from llmgw.wire import Model, Progress, Replica
+from llmgw.wire import Disconnect, Model, Progress, Replica, Restart
 
 Report = Callable[[Progress], None]
+
+# Of seconds and tries: what is more was not meant, and no clock takes it.
+MOST = 2.0**63
 
 
 class Here(Struct, frozen=True, kw_only=True):
@@ -74,9 +77,16 @@ class Orders:
     def order(self, start: Start | Keep) -> Order:
         """What the supervisor keeps running for *start*, under its name."""
         replica = start.wanted.replica
+        again, alone = restart(replica), replica.disconnect
+        try:
+            _check_times(replica)
+        except (
+            EngineError
+        ):  # refused when prepared; what runs is kept as this node does
+            again = alone = None
         stop_after = self.config.supervisor.disconnect_stop_after
-        if replica.disconnect is not None:
-            stop_after = replica.disconnect.stop_after
+        if alone is not None:
+            stop_after = alone.stop_after
         return Order(
             id=start.name,
             generation=replica.generation,
@@ -85,7 +95,7 @@ class Orders:
             ports=_ports(replica),
             port=_port(replica),
             host=self._here().host,
-            restart=restart(replica),
+            restart=again,
             stop_after=stop_after,
         )
 
@@ -97,6 +107,7 @@ class Orders:
         EngineError if this node does not allow it or lacks a build; WeightsError.
         """
         config, here = self.config, self._here()
+        _check_times(replica)
         # Before a byte is fetched: what is not allowed here is not allowed later.
         settings = engines.admit(replica, config.engines)
         await self._settled(replica.build)
@@ -190,6 +201,21 @@ def files_of(replica: Replica) -> tuple[Model, ...]:
         for lora in replica.lora
     )
     return (*filter(None, (replica.model, replica.mmproj)), *loras)
+
+
+def _check_times(replica: Replica) -> None:
+    """EngineError if it names a time, or a number of tries, that there is not."""
+    again, alone = replica.restart or Restart(), replica.disconnect or Disconnect()
+    for where, least, said in (
+        ("restart.base_s", 0, again.base_s),
+        ("restart.max_s", 0, again.max_s),
+        ("restart.crash_loop_after", 1, again.crash_loop_after),
+        ("disconnect.stop_after", 0, alone.stop_after),
+    ):
+        if said is not None and not least <= said <= MOST:
+            raise EngineError(
+                f"{said} is less than {least} or more than {MOST:g}", where=where
+            )
 
 
 def _ports(replica: Replica) -> tuple[str, ...]:
