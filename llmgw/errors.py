@@ -17,6 +17,9 @@ from typing import ClassVar
 
 import msgspec
 
+# What helps where a file or the door is not this user's to open.
+AS_ANOTHER_USER = "run this as root or the agent's user"
+
 
 class LlmgwError(Exception):
     """Something an operator can act on: *what* is wrong, *where*, and the *fix*."""

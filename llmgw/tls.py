@@ -28,8 +28,8 @@ log = logging.getLogger(__name__)
 
 DAY = 86400.0
 LARGEST = 1024 * 1024  # four times a distribution's whole bundle
-# Days before the end: told in the log as each is passed; from the first on a problem.
 _NO_KEY = "holds no private key in PEM form"
+# Days before the end: told in the log as each is passed; from the first on a problem.
 WARN_DAYS = (30, 7, 1)
 # Of one that is made for less than this, the same shares of its life: a certificate for
 # 30 days warned of its end from its first minute on, and one for a day was an error.

@@ -21,7 +21,7 @@ from llmgw.agent.finding import Finding, Verdict, told
 from llmgw.agent.inventory import Inventory
 from llmgw.agent.resolve import Resolved
 from llmgw.config.address import masked
-from llmgw.config.keys import Config
+from llmgw.config.load import unwritten
 from llmgw.errors import ConfigError, Fault, LlmgwError, Refused, TlsError, Unreachable
 from llmgw.session import rules
 from llmgw.session.dial import Dialer
@@ -87,7 +87,7 @@ async def examine_without(
         why = "the configuration comes first"
         yield Finding(check=check, verdict="skipped", evidence=why)
     yield host.proxies(environ)
-    inventory = Inventory(Config(servers=()))
+    inventory = Inventory(unwritten())
     await inventory.once(*equipment.OF_THE_MACHINE)
     for one in equipment.findings(inventory, equipment.OF_THE_MACHINE):
         yield one

@@ -22,7 +22,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from msgspec import UNSET, Struct, UnsetType
 
 from llmgw.aio import serve
-from llmgw.errors import LlmgwError
+from llmgw.errors import AS_ANOTHER_USER, LlmgwError
 from llmgw.wire import UNDECODABLE
 
 log = logging.getLogger(__name__)
@@ -232,7 +232,7 @@ def ask(
             raise LlmgwError(
                 f"may not be opened by this user: {error.strerror}",
                 where=str(path),
-                fix="run this as root or the agent's user",
+                fix=AS_ANOTHER_USER,
             ) from error
         except OSError as error:
             raise LlmgwError(

@@ -72,9 +72,7 @@ def _disks(value: list[dict[str, Any]]) -> _Said:
     """A folder that is not there yet was counted as found."""
     absent = [f"{one['use']} {one['path']}" for one in value if not one["exists"]]
     evidence = f"{len(value) - len(absent)} of {len(value)} folders are there"
-    return _Said(
-        "; not yet: ".join([evidence, *([", ".join(absent)] if absent else [])])
-    )
+    return _Said(evidence + (f"; not yet: {', '.join(absent)}" if absent else ""))
 
 
 def _models(value: list[Any]) -> _Said:

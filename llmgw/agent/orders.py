@@ -80,9 +80,8 @@ class Orders:
         again, alone = restart(replica), replica.disconnect
         try:
             _check_times(replica)
-        except (
-            EngineError
-        ):  # refused when prepared; what runs is kept as this node does
+        except EngineError:
+            # Refused when it is prepared. What runs already is kept as this node does.
             again = alone = None
         stop_after = self.config.supervisor.disconnect_stop_after
         if alone is not None:

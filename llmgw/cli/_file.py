@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from llmgw.config.load import default_path
-from llmgw.errors import LlmgwError
+from llmgw.errors import AS_ANOTHER_USER, LlmgwError
 
 
 def add_file(parser: Any) -> None:
@@ -57,5 +57,5 @@ def named(done: str = "used", where: Path | None = None) -> Generator[None]:
             raise
         what = f"cannot be {done}: {error.strerror}"
         is_another = isinstance(error, PermissionError)
-        fix = "run this as root or the agent's user" if is_another else ""
+        fix = AS_ANOTHER_USER if is_another else ""
         raise LlmgwError(what, where=str(path), fix=fix) from error

@@ -18,7 +18,7 @@ from llmgw.config.keys import Config
 from llmgw.config.normalise import normalise
 from llmgw.config.report import Report, dotted
 from llmgw.config.syntax import READERS, Document, Malformed
-from llmgw.errors import ConfigError, Fault
+from llmgw.errors import AS_ANOTHER_USER, ConfigError, Fault
 
 DEFAULT_FILE = "/etc/llmgw/agent.toml"
 LARGEST = 1024 * 1024
@@ -130,5 +130,5 @@ def _fix(error: OSError, path: Path) -> str:
         example = "`llmgw schema --format example-toml` prints one to begin with"
         return f"write it, or name another; {example}"
     if isinstance(error, PermissionError):
-        return f"run this as root or the agent's user: {path} is not yours to read"
+        return f"{AS_ANOTHER_USER}: {path} is not yours to read"
     return ""

@@ -18,11 +18,11 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit, urlunsplit
 
 from msgspec import Struct
 
+from llmgw.config.address import is_name
 from llmgw.errors import WeightsError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _DIGEST = re.compile(r"(?:sha256:)?([0-9a-fA-F]{64})")
-_HOST = re.compile(r"(?=.{1,254}$)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
 GLOB = frozenset("*?[")
 
 # Of these a source may be, for whoever wrote another.
@@ -163,7 +163,7 @@ def _check_host(host: str) -> None:
     """
     if ":" in host:
         ipaddress.ip_address(host)
-    elif not _HOST.fullmatch(host):
+    elif not is_name(host):
         raise ValueError(host)
 
 

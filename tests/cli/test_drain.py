@@ -4,13 +4,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import anyio
-import anyio.to_thread
 import pytest
 
-from llmgw.agent.door import Door, Request
+from llmgw.agent.door import Request
 from llmgw.cli import parse
-from tests.cli.test_engines import llmgw
+from tests.cli.at_a_door import at_a_door
 
 DRAIN = {
     "by_person": True,
@@ -28,12 +26,7 @@ async def said(path: Path, *argv: str, answer: Any) -> dict[str, Any]:
         asked.append(dict(request))
         yield answer
 
-    async with anyio.create_task_group() as group:
-        await group.start(Door(path, {argv[0]: answers}).run)
-        with anyio.fail_after(10):
-            words = (*argv, "--socket", path)
-            assert await anyio.to_thread.run_sync(llmgw, *words) == 0
-        group.cancel_scope.cancel()
+    await at_a_door(path, {argv[0]: answers}, argv)
     [request] = asked
     return request
 

@@ -6,20 +6,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import anyio
-import anyio.to_thread
 import pytest
 
-from llmgw.agent.door import Door, Request
-from llmgw.cli import parse
+from llmgw.agent.door import Request
 from llmgw.errors import EngineError
+from tests.cli.at_a_door import at_a_door, llmgw
 from tests.engines.test_install import SERVER, manifest
 from tests.engines.test_unpack import tar
-
-
-def llmgw(*argv: str | Path) -> int:
-    arguments = parse([str(one) for one in argv])
-    return arguments.run(arguments)
 
 
 def archive(folder: Path, version: str) -> tuple[Path, str]:
@@ -93,13 +86,8 @@ async def test_start_says_what_it_changed_and_what_holds_it_still(
     async def start(_request: Request) -> AsyncIterator[Any]:
         yield {"was_held": was_held, "drain": drain}
 
-    path = tmp_path / "agent.sock"
-    async with anyio.create_task_group() as group:
-        await group.start(Door(path, {"start": start}).run)
-        with anyio.fail_after(10):
-            argv = ("engines", "start", "a-0", "--socket", path)
-            assert await anyio.to_thread.run_sync(llmgw, *argv) == 0
-        group.cancel_scope.cancel()
+    command = ("engines", "start", "a-0")
+    await at_a_door(tmp_path / "agent.sock", {"start": start}, command)
 
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(words)
@@ -113,13 +101,8 @@ async def test_of_one_that_is_silent_so_is_told(
         for text in ():
             yield text
 
-    path = tmp_path / "agent.sock"
-    async with anyio.create_task_group() as group:
-        await group.start(Door(path, {"logs": silent}).run)
-        with anyio.fail_after(10):
-            argv = ("engines", "logs", "a-0", "--socket", path)
-            assert await anyio.to_thread.run_sync(llmgw, *argv) == 0
-        group.cancel_scope.cancel()
+    command = ("engines", "logs", "a-0")
+    await at_a_door(tmp_path / "agent.sock", {"logs": silent}, command)
 
     said = capsys.readouterr()
     assert said.out == ""
@@ -141,18 +124,13 @@ async def test_stop_start_and_logs_go_through_the_agents_door(
         else:
             yield True
 
-    path = tmp_path / "agent.sock"
-    async with anyio.create_task_group() as group:
-        await group.start(
-            Door(path, {"stop": answer, "start": answer, "logs": answer}).run
-        )
-        with anyio.fail_after(10):
-            for argv in (("stop", "a-0"), ("start", "a-0"), ("logs", "-f", "a-0")):
-                code = await anyio.to_thread.run_sync(
-                    llmgw, "engines", *argv, "--socket", path
-                )
-                assert code == 0
-        group.cancel_scope.cancel()
+    await at_a_door(
+        tmp_path / "agent.sock",
+        {"stop": answer, "start": answer, "logs": answer},
+        ("engines", "stop", "a-0"),
+        ("engines", "start", "a-0"),
+        ("engines", "logs", "-f", "a-0"),
+    )
 
     assert asked == [
         {"op": "stop", "replica": "a-0"},

@@ -3,6 +3,7 @@
 import gzip
 import logging
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -56,15 +57,9 @@ async def test_a_server_that_ends_the_connection_with_every_answer_is_asked_agai
     caplog.set_level(logging.INFO)
 
     class Last(Exchange):
-        async def answer(
-            self,
-            body: object = None,
-            status: int = 200,
-            kind: str = "application/json",
-            **headers: str,
-        ) -> None:
+        async def answer(self, *words: Any, **headers: Any) -> None:
             said = {} if version == b"HTTP/1.0" else {"connection": "close"}
-            answer = response(body, status, kind, **headers, **said)
+            answer = response(*words, **headers, **said)
             await self.stream.send(answer.replace(b"HTTP/1.1", version, 1))
             if really:
                 raise Closed

@@ -127,6 +127,14 @@ def test_a_leader_that_is_gone_and_back_finds_the_engine_as_it_was(
     assert (again["pid"], again.get("restarts", 0)) == (engine["pid"], 0)
 
 
+def started_again(agent: Program, fleet: Fleet, port: int) -> None:
+    """After a SIGKILL, until it has heard what is wanted."""
+    agent.kill()
+    fleet.agent()
+    fleet.connected(port)
+    until(lambda: (fleet.status() or {}).get("rev_applied"), "the wish is known")
+
+
 def test_a_person_stops_a_replica_and_it_stays_stopped_until_wanted_otherwise(
     fleet: Fleet, port: int
 ) -> None:
@@ -136,10 +144,7 @@ def test_a_person_stops_a_replica_and_it_stays_stopped_until_wanted_otherwise(
     fleet.replica("ready")
     list(ask(fleet.socket, "stop", replica="a"))
     fleet.replica("stopped")
-    agent.kill()
-    fleet.agent()
-    fleet.connected(port)
-    until(lambda: (fleet.status() or {}).get("rev_applied"), "the wish is known")
+    started_again(agent, fleet, port)
     assert (fleet.status() or {})["replicas"] == []
 
     fleet.want(replica(generation=2))
@@ -158,10 +163,7 @@ def test_what_a_person_stopped_twice_or_before_a_restart_starts_at_a_word(
     second = fleet.replica("ready")["pid"]
     list(ask(fleet.socket, "stop", replica="a"))
     fleet.replica("stopped")
-    agent.kill()
-    fleet.agent()
-    fleet.connected(port)
-    until(lambda: (fleet.status() or {}).get("rev_applied"), "the wish is known")
+    started_again(agent, fleet, port)
     held = (fleet.status() or {})["held"]
     planned = fleet.text("plan")
     started = list(ask(fleet.socket, "start", replica="a"))
