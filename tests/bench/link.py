@@ -325,6 +325,8 @@ class Bench:
             "election": lambda _: self.crowd(1.0),
             "leaks": self.leaks,
         }
+        if unknown := [name for name in names if name not in steps]:
+            sys.exit(f"no row is called {unknown[0]!r}: {', '.join(steps)} are")
         probe = await self.probe()
         what = "TCP + TLS + one request (the probe)"
         rows.append((what, f"{probe * MS:.1f} ms", "1.0", "", True))
@@ -378,5 +380,5 @@ if __name__ == "__main__":
     parser.add_argument("--attempts", type=int, default=2000)
     parser.add_argument("--limit", type=float, default=600.0, help="seconds a crowd")
     parser.add_argument("--plain", action="store_true", help="the crowd without TLS")
-    parser.add_argument("--rows", default="", help="killed,standbys,bye,hole,crowd,…")
+    parser.add_argument("--rows", default="", help="some of them, as killed,bye")
     sys.exit(anyio.run(main, parser.parse_args()))
