@@ -54,7 +54,8 @@ class Connection:
 
     Unreachable if it breaks, is cut off or talks nonsense; Refused if the answer is no.
     *idle* says if it can carry one more: not after a fault, nor after being cancelled,
-    nor if the last answer said that it closes, as those of many a proxy do.
+    nor if the last answer said that it closes, as those of many a proxy do, nor if its
+    end was that of the connection, nor if more came than was asked for.
     """
 
     def __init__(
@@ -91,7 +92,8 @@ class Connection:
 
     @property
     def idle(self) -> bool:
-        return self._http.our_state is h11.IDLE
+        more, ended = self._http.trailing_data
+        return self._http.our_state is h11.IDLE and not (more or ended)
 
     async def ask(
         self, method: str, target: str, body: object, answer: type[T] | None
@@ -204,6 +206,8 @@ class Connection:
             await self._stream.send(data)
         except ssl.SSLError as error:
             raise self._explain(error) from error
+        except anyio.EndOfStream as error:  # TLS, whose other end was seen to end
+            raise Unreachable(self._hung_up(), where=self.where) from error
         except (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
             raise Unreachable(_reason(error), where=self.where) from error
 

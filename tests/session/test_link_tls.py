@@ -11,11 +11,21 @@ from typing import Any, TypeVar
 import anyio
 import anyio.to_thread
 import pytest
+from anyio.abc import ByteStream
 
 from llmgw import pki
+from llmgw.errors import Unreachable
+from llmgw.session.http import Connection
 from llmgw.tls import Certificates
 from tests.fakes.certified import authority, certificates, server_side, settings
-from tests.fakes.control_plane import ControlPlane, close, refuse
+from tests.fakes.control_plane import (
+    Closed,
+    ControlPlane,
+    Exchange,
+    close,
+    refuse,
+    response,
+)
 from tests.fakes.linked import connected, link, running, until
 
 T = TypeVar("T")
@@ -177,6 +187,60 @@ async def test_an_expired_certificate_of_the_node_is_told_as_one(
 
     assert "refuses this node's certificate: it says that it has expired" in said
     assert [problem.code for problem in mine.problems()] == ["tls_expired"]
+
+
+async def test_an_answer_whose_end_is_that_of_the_connection_ends_nothing_more(
+    tmp_path: Path, folder: Path
+) -> None:
+    """TLS refuses to send what plain TCP would lose: it was the end of the agent."""
+    one = ControlPlane(tls=await made(server_side, folder))
+
+    async def without_length(exchange: Exchange) -> None:
+        answer = response({"code": "not_leader"}, 421)
+        await exchange.stream.send(answer.replace(b"content-length:", b"x-was:"))
+        raise Closed
+
+    one.on["register"] = without_length
+    async with running(one):
+        node = link(tmp_path, one, certificates=await made(certificates, folder))
+        async with running(node):
+            await one.hears("register", 3)
+            one.on.clear()
+            await connected(node, one)
+
+
+class Ended(ByteStream):
+    """As anyio's TLS is to write to once its other end was seen to end."""
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        raise anyio.EndOfStream
+
+    async def send(self, item: bytes) -> None:
+        raise anyio.EndOfStream
+
+    async def send_eof(self) -> None:
+        pass
+
+    async def aclose(self) -> None:
+        pass
+
+
+async def test_an_end_that_is_seen_in_sending_is_no_answer() -> None:
+    """In a handshake that the other end began anew, TLS reads in order to write."""
+    connection = Connection(
+        Ended(),
+        where="https://cp",
+        authority="cp",
+        credentials=(),
+        path="",
+        local="127.0.0.1",
+        peer=("127.0.0.1", 1),
+        explain=lambda error: Unreachable(str(error)),
+        mute="",
+    )
+
+    with pytest.raises(Unreachable, match="closed the connection"):
+        await connection.request("GET", "/v1/leader")
 
 
 async def test_a_rotated_certificate_is_used_at_the_next_connection(
