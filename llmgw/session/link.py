@@ -135,8 +135,7 @@ class Link:
                 await self._leaving.wait()
                 group.cancel_scope.cancel()
         finally:
-            with anyio.CancelScope(shield=True):
-                await self._registrar.let_go()
+            await self._registrar.let_go()
 
     async def _watch_certificates(self) -> None:
         """A session can last longer than a certificate; its end is told in time."""

@@ -63,9 +63,11 @@ class Registrar:
 
     async def let_go(self) -> None:
         """Of the standbys: there is a leader, or none for longer than an election."""
-        while self._standbys:
-            _, connection = self._standbys.popitem()
-            await connection.aclose()
+        # To be cancelled in here would be to lose the leader's connection meanwhile.
+        with anyio.CancelScope(shield=True):
+            while self._standbys:
+                _, connection = self._standbys.popitem()
+                await connection.aclose()
 
     async def _ask(self, server: str, connection: Connection, *, again: bool) -> Opened:
         try:

@@ -102,8 +102,6 @@ class Session:
             )
             raise AssertionError("none of them returns")
         finally:
-            self._asks.close()
-            self._to_answer.close()
             with anyio.CancelScope(shield=True):
                 await self.aclose()
 
@@ -122,6 +120,8 @@ class Session:
             )
 
     async def aclose(self) -> None:
+        self._asks.close()
+        self._to_answer.close()
         await self._aside.aclose()
         await self._beating.aclose()
 

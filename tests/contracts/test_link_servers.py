@@ -1,10 +1,12 @@
 """Rules 3.2, 3.4, 3.8 to 3.11: which servers are tried, when, and who is believed."""
 
+import gc
 import logging
 from itertools import pairwise
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
@@ -14,7 +16,13 @@ from llmgw.config import keys
 from llmgw.session.dial import Resolver
 from llmgw.session.kept import Kept, load, machine, save
 from llmgw.session.register import KEPT
-from tests.fakes.control_plane import Closed, ControlPlane, Exchange, refuse
+from tests.fakes.control_plane import (
+    Closed,
+    ControlPlane,
+    Exchange,
+    refuse,
+    response,
+)
 from tests.fakes.linked import connected, link, running, until
 
 
@@ -120,6 +128,28 @@ async def test_a_standby_that_hung_up_meanwhile_is_dialled_at_once(
     assert all("not_leader" in line for line in passed_over)
 
 
+async def test_a_standby_that_answers_more_than_it_was_asked_is_dialled(
+    tmp_path: Path,
+) -> None:
+    """What it said too much is no answer to what it is asked then."""
+    one = ControlPlane(standby=True)
+    said = response({"code": "not_leader"}, 421)
+
+    async def twice(exchange: Exchange) -> None:
+        await exchange.stream.send(said + said)
+
+    one.on["register"] = twice
+    async with running(one):
+        mine = link(tmp_path, one, base=0.05)
+        async with running(mine):
+            await one.hears("register")
+            one.on.clear()
+            one.standby = False
+            await connected(mine, one)
+
+    assert len(one.heard("register")) == 2
+
+
 async def test_a_standby_that_is_not_asked_again_soon_is_let_go(tmp_path: Path) -> None:
     one = ControlPlane(standby=True)
     async with running(one):
@@ -137,6 +167,29 @@ async def test_no_standby_is_held_by_an_agent_that_ended(tmp_path: Path) -> None
             await until(mine, lambda status: status.state == "disconnected")
             assert one.open.value == 1
         await falls_to(one.open, 0)
+
+
+async def test_whoever_is_told_to_end_while_it_is_accepted_leaves_nothing_open(
+    tmp_path: Path,
+) -> None:
+    """At each step of the loop: what is left to the collector fails the test."""
+    for steps in range(12):
+        one, two = ControlPlane(standby=True), ControlPlane()
+        accepts = anyio.Event()
+
+        async def accept(exchange: Exchange) -> None:
+            accepts.set()  # noqa: B023 -- of this step, as all that hears it
+            await exchange.answer({"session": "s", "epoch": 1, "lease_s": 15.0})
+
+        two.on["register"] = accept
+        async with running(one, two):
+            async with running(link(tmp_path, one, two)):
+                await accepts.wait()
+                for _ in range(steps):
+                    await anyio.lowlevel.checkpoint()
+            gc.collect()
+            await falls_to(one.open, 0)
+            await falls_to(two.open, 0)
 
 
 async def test_the_wait_begins_anew_after_a_session_that_worked(
