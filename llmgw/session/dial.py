@@ -120,7 +120,7 @@ class Dialer:
         resolver: Resolver | None = None,
     ) -> None:
         self._certificates = certificates
-        self._limit = limit
+        self.limit = limit
         self._user_timeout = user_timeout
         self._resolver = resolver or Resolver()
 
@@ -130,7 +130,7 @@ class Dialer:
         where = masked(server)
         doing = ["finding its address"]
         try:
-            with anyio.fail_after(self._limit):
+            with anyio.fail_after(self.limit):
                 stream = await self._connect(address, doing)
                 try:
                     local, peer = self._ends(stream, where)
@@ -141,7 +141,7 @@ class Dialer:
                     raise
         except TimeoutError as error:
             raise Unreachable(
-                f"no answer in {self._limit:g} s ({doing[-1]})", where=where
+                f"no answer in {self.limit:g} s ({doing[-1]})", where=where
             ) from error
         return Connection(
             secured,

@@ -6,7 +6,7 @@ import anyio
 import anyio.to_thread
 from msgspec import Struct
 
-from llmgw.errors import Refused, Unreachable
+from llmgw.errors import Refused, SessionError, Unreachable
 from llmgw.session import route, rules
 from llmgw.session.address import plain
 from llmgw.session.dial import Dialer
@@ -54,10 +54,16 @@ class Registrar:
         """Unreachable or Refused if it does not, or is no leader to follow."""
         kept = self._standbys.pop(server, None)
         if kept is not None:
-            try:
-                return await self._ask(server, kept, again=True)
-            except Unreachable as error:
-                log.debug("dialled again %s", error)
+            # Whoever is silent has had his time: dialled as well, he would hold up the
+            # round for longer than one who is gone.
+            limit = min(REGISTER_LIMIT, self._dialer.limit)
+            with within(limit, "/v1/register", kept.where):
+                try:
+                    return await self._ask(server, kept, again=True)
+                except SessionError as error:
+                    if isinstance(error, Refused) and error.code:
+                        raise
+                    log.debug("dialled again %s", error)
         connection = await self._dialer.dial(server)
         return await self._ask(server, connection, again=False)
 
@@ -73,8 +79,7 @@ class Registrar:
         try:
             return await self._register(server, connection, again=again)
         except BaseException as error:
-            standby = isinstance(error, Refused) and error.code == "not_leader"
-            if standby and connection.idle and not again:
+            if _is_standby(error) and connection.idle and not again:
                 self._standbys[server] = connection
             else:
                 with anyio.CancelScope(shield=True):
@@ -124,3 +129,12 @@ class Registrar:
             draining=node.draining,
             replicas=node.statuses(),
         )
+
+
+def _is_standby(error: BaseException) -> bool:
+    """One that is asked again after a wait of ours, and not after one of its own."""
+    return (
+        isinstance(error, Refused)
+        and error.code == "not_leader"
+        and error.retry_after_s is None
+    )

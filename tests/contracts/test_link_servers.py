@@ -20,6 +20,7 @@ from tests.fakes.control_plane import (
     Closed,
     ControlPlane,
     Exchange,
+    hang,
     refuse,
     response,
 )
@@ -126,6 +127,65 @@ async def test_a_standby_that_hung_up_meanwhile_is_dialled_at_once(
     passed_over = [line for line in caplog.messages if "passed over" in line]
     assert len(passed_over) == 2
     assert all("not_leader" in line for line in passed_over)
+
+
+async def test_a_standby_that_falls_silent_holds_up_a_round_no_longer_than_a_dead_one(
+    tmp_path: Path,
+) -> None:
+    """Stopped, or gone with its machine, between the two times that it is asked."""
+    one = ControlPlane(standby=True)
+
+    async def fall_silent(exchange: Exchange) -> None:
+        if len(one.heard("register")) == 1:
+            return await exchange.refuse(421, "not_leader")
+        return await hang(exchange)
+
+    one.on["register"] = fall_silent
+    settings = keys.Link(dial_timeout=0.3)
+    async with running(one, limit=4):
+        mine = link(tmp_path, one, base=0.05, settings=settings)
+        async with running(mine):
+            silent = "no answer in 0.3 s (/v1/register)"
+            await until(mine, lambda status: silent in status.tried.get(one.url, ""))
+            assert one.connections == 1
+            one.on.clear()
+            one.standby = False
+            await connected(mine, one)
+
+
+async def test_a_standby_whose_proxy_answered_for_it_meanwhile_is_dialled_at_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As one says 408 to a connection that it ends; that is no word of the standby."""
+    caplog.set_level(logging.DEBUG)
+    one = ControlPlane(standby=True)
+
+    async def then_time_out(exchange: Exchange) -> None:
+        await exchange.refuse(421, "not_leader")
+        await until(mine, lambda status: status.state == "disconnected")
+        await exchange.stream.send(response(status=408, connection="close"))
+        raise Closed
+
+    one.on["register"] = then_time_out
+    async with running(one):
+        mine = link(tmp_path, one, base=0.05)
+        async with running(mine):
+            await one.hears("register")
+            one.on.clear()
+            one.standby = False
+            await connected(mine, one)
+
+    passed_over = [line for line in caplog.messages if "passed over" in line]
+    assert len(passed_over) == 1
+    assert "not_leader" in passed_over[0]
+
+
+async def test_a_standby_that_asks_to_be_left_alone_is_let_go(tmp_path: Path) -> None:
+    one, two = ControlPlane(), ControlPlane(standby=True)
+    one.on["register"] = refuse(421, "not_leader", retry_after_s=600)
+    async with running(one, two), running(link(tmp_path, one, two, base=0.05)):
+        await two.hears("register", 3)
+        await falls_to(one.open, 0)
 
 
 async def test_a_standby_that_answers_more_than_it_was_asked_is_dialled(
