@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from llmgw import files
 from llmgw.salvage import understood
-from llmgw.wire import UNDECODABLE
+from llmgw.wire import UNDECODABLE, Epoch
 
 NAME = "link.json"
 WANTED = "desired.json"
@@ -26,7 +26,7 @@ class Kept(Struct, frozen=True, kw_only=True):
 
     machine: str
     instance: str
-    epoch: int = 0
+    epoch: Epoch = 0
     servers: tuple[str, ...] = ()
 
 

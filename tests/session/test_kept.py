@@ -3,7 +3,10 @@
 import os
 from pathlib import Path
 
+import pytest
+
 from llmgw.session.kept import NAME, WANTED, load, load_wanted
+from llmgw.wire import HIGHEST_EPOCH
 
 
 def test_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
@@ -41,8 +44,13 @@ def test_what_another_version_wrote_is_no_reason_to_forget_the_epoch(
     assert (kept.epoch, kept.instance, kept.servers, why) == (7, "i", (), None)
 
 
-def test_an_epoch_that_is_none_is_forgotten_and_that_is_said(tmp_path: Path) -> None:
-    (tmp_path / NAME).write_bytes(b'{"machine":"here","instance":"i","epoch":"7"}')
+@pytest.mark.parametrize("epoch", ['"7"', "-1", str(HIGHEST_EPOCH + 1), "1" + "0" * 30])
+def test_an_epoch_that_is_none_is_forgotten_and_that_is_said(
+    tmp_path: Path, epoch: str
+) -> None:
+    """No control plane takes the registration of a node that has seen such a one."""
+    said = f'{{"machine":"here","instance":"i","epoch":{epoch}}}'
+    (tmp_path / NAME).write_text(said)
 
     kept, why = load(tmp_path, "here")
 
