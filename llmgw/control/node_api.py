@@ -1,7 +1,6 @@
 """What agents ask: docs/protocol.md, request by request."""
 
 import logging
-import socket
 from functools import partial
 from typing import TypeVar
 
@@ -242,13 +241,15 @@ async def body(request: web.Request, kind: type[T]) -> T:
 
 
 async def _knock(address: str, port: int) -> Probed:
+    if not 1 <= port <= 65535:
+        return Probed(reachable=False, reason=f"{port} is no port")
     try:
         with anyio.fail_after(KNOCK):
             stream = await anyio.connect_tcp(address, port)
         await stream.aclose()
     except TimeoutError:
         return Probed(reachable=False, reason=f"no answer within {KNOCK:g} s")
-    except (OSError, OverflowError, socket.gaierror) as error:
+    except (OSError, UnicodeError) as error:  # a name of labels too long, say
         reason = f"{joined(address, port)}: {error}"
         return Probed(reachable=False, reason=reason)
     return Probed(reachable=True)

@@ -22,6 +22,7 @@ from llmgw.control.access import token_in
 from llmgw.control.http_log import Requests
 from llmgw.control.state import renewed
 from llmgw.errors import LlmgwError
+from llmgw.wire import Probe, Probed
 from tests.control.asking import Asking, refusal, register
 from tests.control.conftest import Serving
 
@@ -106,6 +107,30 @@ def test_a_token_that_nobody_could_send_is_told_at_the_start(
 
 
 # Numbers and names -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("address", "port"),
+    [
+        ("127.0.0.1", -1),
+        ("127.0.0.1", 0),
+        ("127.0.0.1", 65536),
+        ("localhost", 2**53),
+        ("ü" * 70, 1),
+    ],
+)
+async def test_where_nobody_can_connect_is_not_reachable(
+    plane: Asking, address: str, port: int
+) -> None:
+    session = (await plane.register(mgmt_addr=address)).session
+
+    probe = Probe(address=address, port=port)
+    answer = await plane.post(f"/v1/probe?session={session}", probe)
+
+    assert answer.status_code == 200, answer.text
+    said = msgspec.json.decode(answer.content, type=Probed)
+    assert not said.reachable
+    assert said.reason
 
 
 @pytest.mark.parametrize("after", ["9" * 5000, "9" * 19, "-1", "٣", "²", "", "1e3"])
