@@ -301,16 +301,19 @@ def is_stalled(server: int, client: int) -> bool:
     """Whether *client* takes nothing and the kernel takes no more for it.
 
     It lets one write while a third of its buffer is free. A queue that does not grow
-    for a while is no such fact: its server may have had no CPU.
+    for a while is no such fact: its server may have had no CPU. The buffer itself grows
+    at the answer to the first question whether there is room; by the second it has.
     """
     ends = ("sport", "=", f":{server}", "and", "dport", "=", f":{client}")
     said = subprocess.run(
-        ["ss", "-tmnoH", *ends], capture_output=True, text=True, check=True
+        ["ss", "-tminoH", *ends], capture_output=True, text=True, check=True
     ).stdout
     queued, size = re.search(r",w(\d+),", said), re.search(r",tb(\d+),", said)
     assert queued is not None, said
     assert size is not None, said
-    return "persist" in said and 3 * int(queued[1]) > 2 * int(size[1])
+    asked = re.search(r" backoff:(\d+) ", said)
+    was_asked = "persist" in said and asked is not None and int(asked[1]) > 1
+    return was_asked and 3 * int(queued[1]) > 2 * int(size[1])
 
 
 def test_sigterm_waits_for_the_client_of_an_open_stream(
