@@ -87,16 +87,11 @@ class Door:
                 await anyio.to_thread.run_sync(self._remove)
 
     async def _listen(self) -> anyio.abc.Listener[anyio.abc.SocketStream]:
-        where = str(self._path)
+        await anyio.to_thread.run_sync(make_room, self._path)
         try:
-            await anyio.to_thread.run_sync(_make_room, self._path)
-            return await anyio.create_unix_listener(where, mode=0o660)
+            return await anyio.create_unix_listener(str(self._path), mode=0o660)
         except OSError as error:
-            raise LlmgwError(
-                f"the agent's socket cannot be made: {error.strerror or error}",
-                where=where,
-                fix="name another place with --socket PATH",
-            ) from error
+            raise _not_made(self._path, error) from error
 
     def _remove(self) -> None:
         with suppress(OSError):
@@ -139,8 +134,25 @@ class Door:
             group.cancel_scope.cancel()
 
 
+def _not_made(path: Path, error: OSError) -> LlmgwError:
+    return LlmgwError(
+        f"the agent's socket cannot be made: {error.strerror or error}",
+        where=str(path),
+        fix="name another place with --socket PATH",
+    )
+
+
+def make_room(path: Path) -> None:
+    """Remove what a dead agent left. LlmgwError if a living one answers there, or if
+    there can be no socket.
+    """
+    try:
+        _make_room(path)
+    except OSError as error:
+        raise _not_made(path, error) from error
+
+
 def _make_room(path: Path) -> None:
-    """Remove what a dead agent left; LlmgwError if a living one answers there."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
     try:
         if not stat.S_ISSOCK(path.stat().st_mode):

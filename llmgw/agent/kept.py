@@ -56,8 +56,11 @@ class Stopped(Struct, frozen=True, kw_only=True):
 
 
 @contextmanager
-def held(state_dir: Path) -> Generator[None]:
-    """Make *state_dir* and hold it: two agents on one would start everything twice."""
+def held(state_dir: Path, *, by: str = "state_dir") -> Generator[None]:
+    """Make *state_dir* and hold it: two agents on one would start everything twice.
+
+    *by*: how a person names another one.
+    """
     lock = state_dir / "agent.lock"
     try:
         state_dir.mkdir(parents=True, exist_ok=True, mode=0o750)
@@ -66,7 +69,7 @@ def held(state_dir: Path) -> Generator[None]:
         raise LlmgwError(
             f"the state directory cannot be written: {error.strerror}",
             where=str(state_dir),
-            fix="make it writable for the agent's user, or set state_dir",
+            fix=f"make it writable for the agent's user, or set {by}",
         ) from error
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -75,7 +78,7 @@ def held(state_dir: Path) -> Generator[None]:
         raise LlmgwError(
             "another agent uses this state directory",
             where=str(state_dir),
-            fix="stop that one, or give this one its own state_dir",
+            fix=f"stop that one, or give this one its own {by}",
         ) from error
     finally:
         os.close(handle)

@@ -4,6 +4,7 @@ import argparse
 import shutil
 import signal
 import sys
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import anyio.to_thread
 from llmgw import terminal
 from llmgw.agent import kept
 from llmgw.agent.daemon import serve as serve_agent
-from llmgw.agent.door import default_path
+from llmgw.agent.door import default_path, make_room
 from llmgw.agent.run import Agent
 from llmgw.cli._socket import add_socket
 from llmgw.cli.survey import document, print_text
@@ -61,6 +62,10 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     set_up_logging("text", level="info" if arguments.verbose else "error")
+    if not arguments.demo and (arguments.once or arguments.model is not None):
+        raise LlmgwError("--once and --model are of --demo", fix="add --demo")
+    # What is wrong is said before anything is fetched, which takes minutes.
+    model = None if arguments.model is None else parts.named(arguments.model)
     folders = site.Folders(arguments.state_dir.absolute())
     try:
         folders.make()
@@ -70,25 +75,33 @@ def run(arguments: argparse.Namespace) -> int:
             where=str(folders.root),
             fix="name another place with --state-dir",
         ) from error
-    with kept.held(folders.agent):
-        anyio.run(Up(arguments, folders).run)
+    with kept.held(folders.agent, by="--state-dir DIR and --socket PATH"):
+        make_room(arguments.socket)
+        anyio.run(Up(arguments, folders, model).run)
     return 0
 
 
 class Up:
     """The site, from its parts to its end."""
 
-    def __init__(self, arguments: argparse.Namespace, folders: site.Folders) -> None:
+    def __init__(
+        self,
+        arguments: argparse.Namespace,
+        folders: site.Folders,
+        model: "str | Path | None",
+    ) -> None:
         self._demo: bool = arguments.demo
-        self._model: str | None = arguments.model
+        self._model = model
         self._once: bool = arguments.once
         self._answered = False
         self._socket: Path = arguments.socket
         self._folders = folders
 
     async def run(self) -> None:
-        """LlmgwError if there is no answer; then, too, nothing is left running."""
-        fault: LlmgwError | None = None
+        """LlmgwError if there is no answer, OSError if nobody takes what is said; then,
+        too, nothing is left running.
+        """
+        fault: LlmgwError | OSError | None = None
         agent: Agent | None = None
         async with anyio.create_task_group() as group:
             left = anyio.Event()
@@ -111,7 +124,7 @@ class Up:
                             f"\nserving until Ctrl-C; the control plane is {url}",
                             flush=True,
                         )
-                except LlmgwError as error:
+                except (LlmgwError, OSError) as error:
                     fault = error
             if self._once and fault is None and not self._answered:
                 fault = LlmgwError("was interrupted before there was an answer")
@@ -148,11 +161,10 @@ class Up:
         with terminal.progress("llama-server") as shown:
             binary = await parts.engine(folders.engines, weights, shown)
         _say(f"engine: {binary}")
-        if self._model is None:
+        model = self._model
+        if model is None:
             with terminal.progress("model SmolLM2-135M-Instruct") as shown:
                 model = await parts.model(folders.weights, weights, shown)
-        else:
-            model = _named(self._model)
         _say(f"model: {model}")
         return model
 
@@ -184,6 +196,7 @@ class Up:
         for command in (
             f"{_program()} status{door}",
             f"{_program()} engines logs {site.REPLICA}{door}",
+            f"{_program()} doctor {self._folders.file}",
             f"curl http://{status.address}:{status.ports['api']}/v1/models",
         ):
             print(f"  {command}")
@@ -192,6 +205,9 @@ class Up:
         """Wait until the replica serves, saying what it does meanwhile."""
         said = ""
         seen = -1
+        if agent.draining() is not None:
+            _say("ending the drain that was asked for the last time")
+            await agent.person.undrain(wanted=False)
         with anyio.move_on_after(READY_WITHIN), terminal.progress("weights") as shown:
             while True:
                 seen, _ = await agent.view.changed.newer_than(seen)
@@ -227,8 +243,9 @@ class Up:
 
     async def _leave(self, agent: Agent, left: anyio.Event) -> None:
         await left.wait()
-        _say("stopping the engine, the agent and the control plane")
         agent.leave()
+        with suppress(OSError):  # the terminal may be gone
+            _say("stopping the engine, the agent and the control plane")
 
     async def _until_interrupted(
         self,
@@ -237,9 +254,13 @@ class Up:
         task_status: anyio.abc.TaskStatus[None],
     ) -> None:
         """Ctrl-C ends it in order, however often: to end at once would leave an engine
-        that nobody looks after, and every step of the end has its time.
+        that nobody looks after, and every step of the end has its time. So does a
+        terminal that is closed, but for who asked to outlive it (`nohup`).
         """
-        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        ends = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            ends.append(signal.SIGHUP)
+        with anyio.open_signal_receiver(*ends) as signals:
             task_status.started()
             async for _ in signals:
                 left.set()
@@ -257,15 +278,6 @@ def _program() -> str:
 async def _cancel_once(left: anyio.Event, scope: anyio.CancelScope) -> None:
     await left.wait()
     scope.cancel()
-
-
-def _named(model: str) -> "str | Path":
-    if "://" in model:
-        return model
-    path = Path(model).expanduser().absolute()
-    if not path.is_file():
-        raise LlmgwError("there is no such model file", where=str(path))
-    return path
 
 
 def _say(text: str) -> None:

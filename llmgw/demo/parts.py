@@ -24,6 +24,7 @@ from llmgw import files
 from llmgw.agent.orders import Fetcher
 from llmgw.engines import installed
 from llmgw.errors import EngineError, LlmgwError, WeightsError
+from llmgw.weights import gguf, sources
 from llmgw.wire import Progress
 
 Report = Callable[[Progress], None]
@@ -120,6 +121,24 @@ def _library_here() -> None:
             f"the packaged llama-server needs {LIBRARY}, which is not here",
             fix=f"apt-get install {LIBRARY_PACKAGE}",
         ) from error
+
+
+def named(model: str) -> str | Path:
+    """LlmgwError if it cannot be served: seen before anything is fetched for it."""
+    if "://" in model:
+        sources.parse(model)
+        return model
+    path = Path(model).expanduser().absolute()
+    try:
+        gguf.read(str(path))
+    except (OSError, gguf.Broken) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise LlmgwError(
+            f"cannot be served: {why}",
+            where=str(path),
+            fix="name one GGUF file, or a source such as hf://OWNER/NAME/FILE.gguf",
+        ) from error
+    return path
 
 
 async def model(folder: Path, fetcher: Fetcher, report: Report) -> Path:

@@ -1,6 +1,7 @@
 """The whole path on loopback: real control planes, a real agent, a real llama.cpp."""
 
 import os
+import pty
 import shutil
 import signal
 import subprocess
@@ -198,6 +199,129 @@ def test_the_demo_interrupted_at_any_step_ends_at_once_and_leaves_nothing(
 
     assert started.returncode in (0, 1), said
     assert "Traceback" not in said
+    assert not any(alive(pid) for pid in pids_of(str(tmp_path)))
+
+
+def test_the_demo_ends_the_drain_of_the_last_time(
+    tmp_path: Path, llama: Build, tiny: Path
+) -> None:
+    """It would wait for ever for the replica that a drain holds back."""
+    command = demo(tmp_path, llama, tiny)
+    served = subprocess.Popen(
+        [word for word in command if word != "--once"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert served.stdout
+    for line in served.stdout:
+        if "serving until" in line:
+            break
+    door = ("--socket", f"{tmp_path}/agent.sock")
+    subprocess.run(llmgw("drain", *door), check=True, capture_output=True)
+    served.terminate()
+    served.communicate(timeout=30)
+
+    answered(command)
+
+
+def test_a_second_demo_says_how_it_could_be_and_leaves_the_first_alone(
+    tmp_path: Path, llama: Build, tiny: Path
+) -> None:
+    command = [word for word in demo(tmp_path, llama, tiny) if word != "--once"]
+    first = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert first.stdout
+    assert "engine" in first.stdout.readline()
+
+    same = refused(command)
+    elsewhere = [word.replace(f"{tmp_path}/up", f"{tmp_path}/up2") for word in command]
+    for line in first.stdout:
+        if "serving until" in line:
+            break
+    door = refused(elsewhere)
+
+    assert "--state-dir DIR and --socket PATH" in same
+    assert "another agent answers here" in door
+    assert "--socket PATH" in door
+    assert first.poll() is None
+    first.terminate()
+    first.communicate(timeout=30)
+
+
+def refused(command: list[str]) -> str:
+    """What it says, before it has fetched or started anything."""
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, timeout=30
+    )
+
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        ("/nowhere.gguf", "No such file"),
+        ("/", "Is a directory"),
+        (__file__, "does not begin with GGUF"),
+        ("hf://a", "is not hf://owner/name"),
+    ],
+    ids=["missing", "folder", "text", "half a source"],
+)
+def test_the_demo_refuses_what_is_no_model_before_anything_is_fetched(
+    tmp_path: Path, llama: Build, model: str, why: str
+) -> None:
+    said = refused(demo(tmp_path, llama, model))
+
+    assert why in said
+    assert "fix: " in said
+    assert not any(tmp_path.iterdir())
+
+
+def test_the_demo_in_a_terminal_that_is_closed_leaves_nothing_running(
+    tmp_path: Path, llama: Build, tiny: Path
+) -> None:
+    """What it says then cannot be written, and that ends nothing too early."""
+    model = Path(shutil.copy(tiny, tmp_path))
+    ours, theirs = pty.openpty()
+    command = [word for word in demo(tmp_path, llama, model) if word != "--once"]
+    started = subprocess.Popen(
+        ["setsid", "--ctty", *command], stdin=theirs, stdout=theirs, stderr=theirs
+    )
+    os.close(theirs)
+    said = b""
+    while b"serving until" not in said:
+        said += os.read(ours, 4096)
+    assert pids_of(str(model))
+
+    os.close(ours)
+    started.wait(30)
+
+    assert not any(alive(pid) for pid in pids_of(str(tmp_path)))
+
+
+def test_the_demo_whose_reader_has_enough_leaves_nothing_running(
+    tmp_path: Path, llama: Build, tiny: Path
+) -> None:
+    model = Path(shutil.copy(tiny, tmp_path))
+    started = subprocess.Popen(
+        [word for word in demo(tmp_path, llama, model) if word != "--once"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert started.stdout
+    assert started.stderr
+    for line in started.stdout:
+        if b"demo: starting" in line:
+            break
+    started.stdout.close()
+
+    said = started.stderr.read()
+    started.stderr.close()
+
+    assert started.wait(30) == 1
+    assert b"Traceback" not in said
     assert not any(alive(pid) for pid in pids_of(str(tmp_path)))
 
 
