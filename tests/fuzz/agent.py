@@ -6,6 +6,7 @@ of them; it may not end, nor touch the one engine that is wanted as it was all a
 
 import argparse
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -176,6 +177,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.randrange(2**31))
     args = parser.parse_args()
     sys.stdout.write(f"seed {args.seed}\n")
+    # `timeout` ends it so: what it started is to end too.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tempfile.TemporaryDirectory() as folder:
         fleet = Fleet(Path(folder))
         try:

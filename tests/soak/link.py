@@ -7,6 +7,7 @@ epoch on disk never fell, nothing was signalled, memory and descriptors are flat
 """
 
 import argparse
+import gc
 import logging
 import os
 import random
@@ -129,7 +130,7 @@ class Soak:
             before = await self.epoch_on_disk(before)
             if not files and now - began > seconds / 5:
                 files, memory = me.num_fds(), me.memory_info().rss
-                blocks = sys.getallocatedblocks()
+                blocks = in_use()
             if now - said >= 60:
                 said = now
                 self.say(now - began, me)
@@ -138,7 +139,7 @@ class Soak:
         grown = me.memory_info().rss - memory
         # What is in use. The other is also what the allocator keeps for later, in
         # pieces: that grows for hours, ever slower.
-        held = sys.getallocatedblocks() - blocks
+        held = in_use() - blocks
         await anyio.sleep(2)
         more = me.num_fds() - files
         self.say(time.monotonic() - began, me)
@@ -310,6 +311,12 @@ class Soak:
         if epoch < before:
             self.broken.append(f"the epoch on disk fell from {before} to {epoch}")
         return epoch
+
+
+def in_use() -> int:
+    """Of all objects, those that somebody holds."""
+    gc.collect()
+    return sys.getallocatedblocks()
 
 
 def say(line: str) -> None:
