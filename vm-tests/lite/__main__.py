@@ -8,6 +8,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,7 @@ from pathlib import Path
 
 import base
 
+RUNNING: set[subprocess.Popen[str]] = set()
 HERE = Path(__file__).resolve().parent
 CANNOT = 77  # as automake and meson read it
 WANTS = {
@@ -59,17 +61,20 @@ def main() -> int:
             f"no such test: {', '.join(unknown)}; there are {', '.join(known)}"
         )
     root = base.root()
+    # `timeout` ends it so, and every folder is to go then, too.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="llmgw-vm-lite-") as scratch:
         source = with_bytecode(arguments.source, Path(scratch), root)
         runnable = [test for test in chosen if "skipped" not in known[test]]
         with ThreadPoolExecutor(arguments.jobs) as pool:
-            done = dict(
-                zip(
-                    runnable,
-                    pool.map(partial(run, root, source), runnable),
-                    strict=True,
-                )
-            )
+            try:
+                results = pool.map(partial(run, root, source), runnable)
+                done = dict(zip(runnable, results, strict=True))
+            except KeyboardInterrupt:
+                pool.shutdown(wait=False, cancel_futures=True)
+                for test in tuple(RUNNING):
+                    test.kill()
+                raise
     print("\nTest                Result   Seconds")
     for test in chosen:
         if test in done:
@@ -110,7 +115,7 @@ def run(root: Path, source: Path, test: str) -> tuple[int, float]:
     """The test's exit status and seconds; what it says comes out in one piece."""
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix=f"llmgw-{test}-") as folder:
-        done = subprocess.run(
+        started = subprocess.Popen(
             [
                 *("setpriv", "--pdeathsig", "KILL"),  # ends with us, however we end
                 *("unshare", "--mount", "--net", "--pid", "--fork", "--kill-child"),
@@ -120,11 +125,16 @@ def run(root: Path, source: Path, test: str) -> tuple[int, float]:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            check=False,
         )
-    print(f"\n### {test}\n{done.stdout}", end="", flush=True)
-    return done.returncode, time.monotonic() - begin
+        RUNNING.add(started)
+        said, _ = started.communicate()
+        RUNNING.remove(started)
+    print(f"\n### {test}\n{said}", end="", flush=True)
+    return started.returncode, time.monotonic() - begin
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)
