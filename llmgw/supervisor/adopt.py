@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from anyio.to_thread import run_sync
+from msgspec.structs import replace
 
 from llmgw.supervisor import procfs
 from llmgw.supervisor.backend import Backend, Engine
@@ -41,18 +42,25 @@ async def survey(ledger: Ledger, backends: dict[str, Backend]) -> Survey:
     lines = await run_sync(ledger.read)
     found.unreadable, found.partly = lines.unreadable, lines.partly
     for entry in lines.entries:
-        # What started it may be gone, or no longer be wanted: its process is the same.
-        backend = backends.get(entry.backend, backends["process"])
-        engine = await backend.adopt(entry)
-        if engine:
+        if engine := await _adopted(entry, backends):
             found.alive.append((entry, engine))
         else:
             found.gone.append(entry)
     for bad in found.unreadable:
         await run_sync(ledger.set_aside, bad)
+    known = {entry.id for entry, _ in found.alive}
+    for entry in await run_sync(ledger.copies, known):
+        if engine := await _adopted(entry, backends):
+            log.warning("line lost, its copy stands replica=%s", entry.id)
+            found.alive.append((entry, engine))
     await _look_for_strays(ledger, backends["process"], found)
+    known = {entry.id for entry, _ in found.alive}
+    found.gone = [entry for entry in found.gone if entry.id not in known]
     for entry in found.gone:
         await run_sync(ledger.forget, entry.id)
+    as_written = [entry for entry, _ in found.alive if entry in lines.entries]
+    mended = [entry for entry, _ in found.alive if entry not in lines.entries]
+    await run_sync(ledger.restore, as_written, mended)
     log.info(
         "engines surveyed adopted=%d strays=%d gone=%d unreadable=%d took=%.3fs",
         len(found.alive),
@@ -64,30 +72,61 @@ async def survey(ledger: Ledger, backends: dict[str, Backend]) -> Survey:
     return found
 
 
+async def _adopted(entry: Entry, backends: dict[str, Backend]) -> Engine | None:
+    """By what started it. That may be gone, no longer be wanted, or not answer just
+    then, as systemd while it begins anew: the process is the same.
+    """
+    process = backends["process"]
+    own = backends.get(entry.backend, process)
+    return await own.adopt(entry) or await process.adopt(entry)
+
+
 async def _look_for_strays(ledger: Ledger, backend: Backend, found: Survey) -> None:
     """The tag is proof too: only what an engine of ours started can bear it."""
     if not ledger.tag:
         return
     known = {entry.id for entry, _ in found.alive}
+    gone = {entry.id: entry for entry in found.gone}
     for id, stats in (await run_sync(tagged, ledger.tag)).items():
         if id in known:
             continue
-        entry = await run_sync(_stray, ledger, id, stats)
+        leaders = [stat for stat in stats if stat.session == stat.pid]
+        if id in gone:
+            entry, where = await run_sync(_meant, gone[id], leaders), found.alive
+        else:
+            entry, where = await run_sync(_stray, ledger, id, leaders), found.strays
         engine = await backend.adopt(entry) if entry else None
-        if entry and engine and id not in {gone.id for gone in found.gone}:
-            found.strays.append((entry, engine))
+        if entry and engine:
+            where.append((entry, engine))
             continue
-        if engine:
-            engine.close()
         # Its engine is dead, and it may hold the GPU that the next one needs.
         log.warning("leftovers ended replica=%s pids=%s", id, [s.pid for s in stats])
         await backend.clear(id)
 
 
-def _stray(ledger: Ledger, id: str, stats: list[procfs.Stat]) -> Entry | None:
-    """An entry for the engine among them: it leads its session, as all are started."""
-    for stat in stats:
-        if stat.session == stat.pid and (identity := Identity.of(stat.pid)):
+def _meant(line: Entry, leaders: list[procfs.Stat]) -> Entry | None:
+    """The line, with the identity of the engine that it means: by two parts of three.
+
+    What an engine left bears its tag as well, but neither its number nor its start
+    time. One byte that the disk gave back otherwise was enough to end the engine.
+    """
+    for stat in leaders:
+        now = Identity.of(stat.pid)
+        if now is None:
+            continue
+        was = line.identity
+        same = (now.pid == was.pid, now.started == was.started, now.boot == was.boot)
+        if sum(same) >= 2:
+            return replace(line, identity=replace(now, invocation=was.invocation))
+    return None
+
+
+def _stray(ledger: Ledger, id: str, leaders: list[procfs.Stat]) -> Entry | None:
+    """An entry for the engine among them: it leads its session, as all are started, and
+    was there before all that it started.
+    """
+    for stat in sorted(leaders, key=lambda stat: stat.started):
+        if identity := Identity.of(stat.pid):
             argv = procfs.argv(stat.pid)
             return Entry(
                 machine=ledger.machine,

@@ -17,6 +17,7 @@ import ipaddress
 import os
 import re
 import secrets
+from collections.abc import Container, Iterable
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -36,6 +37,7 @@ LARGEST_PID = 1 << 22  # proc_sys_kernel(5), pid_max
 LARGEST = 64 * 1024 * 1024
 TAG = "LLMGW_LEDGER"
 REPLICA = "LLMGW_REPLICA"
+COPY = ".json.copy"
 
 
 class Identity(Struct, frozen=True, kw_only=True):
@@ -115,7 +117,9 @@ def write_whole(path: Path, content: bytes) -> None:
     """
     part = path.with_name(f".{path.name}.part")
     try:
-        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        # One that lies there may be a FIFO, which would hold the writer for ever.
+        part.unlink(missing_ok=True)
+        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             view = memoryview(content)
             while view:
@@ -206,7 +210,7 @@ class Ledger:
         lines = Lines([], [], {})
         for path in sorted(self.folder.glob("*.json")):
             try:
-                entry, missed = self._read(path)
+                entry, missed = self._read(path, path.stem)
             except (OSError, ValueError, *UNDECODABLE) as error:
                 why = getattr(error, "strerror", None) or str(error)
                 lines.unreadable.append(Unreadable(path, path.stem, why))
@@ -216,13 +220,13 @@ class Ledger:
                 lines.partly[path] = missed
         return lines
 
-    def _read(self, path: Path) -> tuple[Entry, list[str]]:
+    def _read(self, path: Path, id: str) -> tuple[Entry, list[str]]:
         line = msgspec.json.decode(files.read(path, LARGEST), type=dict[str, Any])
         if line.get("machine") != self.machine:
             raise ValueError("was written on another machine")
         entry, missed = understood(line, Entry, NOT_KNOWN)
         entry = _fitting(entry, missed)
-        if entry.id != path.stem:
+        if entry.id != id:
             raise ValueError(f"speaks of {entry.id}")
         if entry.version != VERSION:
             missed.insert(0, f"version {entry.version}")
@@ -233,16 +237,49 @@ class Ledger:
     def write(self, entry: Entry) -> None:
         """On the disk when it returns; EngineError if not."""
         path = self.folder / f"{entry.id}.json"
+        content = msgspec.json.encode(entry)
         try:
-            write_whole(path, msgspec.json.encode(entry))
+            write_whole(path, content)
         except OSError as error:
             raise unwritable(error, path) from error
+        self._copy(entry.id, content)
+
+    def _copy(self, id: str, content: bytes) -> None:
+        """Beside the line. Not flushed: after a power cut it would prove nothing."""
+        path = self.folder / f".{id}{COPY}"
+        part = path.with_name(f"{path.name}.part")
+        with contextlib.suppress(OSError):
+            # It is not so any more, and the disk may have no room for what is.
+            path.unlink(missing_ok=True)
+            part.write_bytes(content)
+            part.rename(path)
+
+    def copies(self, known: Container[str]) -> list[Entry]:
+        """What the lines of all others than *known* said when they were written."""
+        found: list[Entry] = []
+        for path in sorted(self.folder.glob(f".*{COPY}")):
+            id = path.name[1 : -len(COPY)]
+            if id not in known:
+                with contextlib.suppress(OSError, ValueError, *UNDECODABLE):
+                    found.append(self._read(path, id)[0])
+        return found
+
+    def restore(self, as_written: Iterable[Entry], mended: Iterable[Entry]) -> None:
+        """A line for each that was *mended*, and a copy where a line has none."""
+        for entry in mended:
+            with contextlib.suppress(EngineError):
+                self.write(entry)
+        for entry in as_written:
+            if not (self.folder / f".{entry.id}{COPY}").exists():
+                with contextlib.suppress(OSError):
+                    line = files.read(self.folder / f"{entry.id}.json", LARGEST)
+                    self._copy(entry.id, line)
 
     def forget(self, id: str) -> None:
         """Nothing of this replica runs. A line that stays names a dead process."""
-        path = self.folder / f"{id}.json"
         with contextlib.suppress(OSError):
-            path.unlink(missing_ok=True)
+            (self.folder / f".{id}{COPY}").unlink(missing_ok=True)
+            (self.folder / f"{id}.json").unlink(missing_ok=True)
             _flush(self.folder)
 
     def set_aside(self, unreadable: Unreadable) -> None:

@@ -127,7 +127,7 @@ class Supervisor:
                 EngineError(
                     f"cannot be used: {bad.reason}",
                     where=str(bad.path),
-                    fix="it was set aside; its engine is looked for by its tag",
+                    fix="it was set aside; its engine is found by its copy or its tag",
                 ),
             )
         if found.partly:

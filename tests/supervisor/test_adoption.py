@@ -14,8 +14,11 @@ import pytest
 from anyio.to_thread import run_sync
 
 from llmgw.errors import EngineError
+from llmgw.supervisor import adopt
+from llmgw.supervisor.backend import Backend, Engine, Place
 from llmgw.supervisor.launch import Launch
 from llmgw.supervisor.ledger import Entry, Identity, Ledger
+from llmgw.supervisor.process import Processes
 from tests.fakes.sleepers import sleepers
 from tests.supervisor.conftest import fact, gone, is_alive, living, node, order
 
@@ -98,7 +101,7 @@ async def test_a_stop_that_was_begun_is_finished_and_not_taken_back(
         assert stopped.exit.signal == signal.SIGTERM
 
 
-@pytest.mark.parametrize(
+LOST = pytest.mark.parametrize(
     "content",
     [
         b"",
@@ -110,6 +113,117 @@ async def test_a_stop_that_was_begun_is_finished_and_not_taken_back(
     ],
     ids=["empty", "truncated", "newer", "foreign", "binary", "fields"],
 )
+
+
+@LOST
+async def test_an_engine_whose_line_is_lost_is_kept_by_the_lines_copy(
+    state_dir: Path, content: bytes
+) -> None:
+    """It was stopped as soon as a leader said that it is wanted: nothing told that it
+    was that very one.
+    """
+    async with node(state_dir) as here:
+        here.supervisor.want(order())
+        before = await here.state("ready")
+    line = state_dir / "ledger" / "fake-0.json"
+    said = line.read_bytes()
+    line.write_bytes(content)
+    async with node(state_dir) as here:
+        here.supervisor.want(order())
+        after = await here.until(lambda s: s.state == "ready" and s.adopted)
+        again = line.read_bytes()
+        problems = here.supervisor.problems()
+        await here.supervisor.stop_all()
+
+        assert (after.pid, after.restarts) == (before.pid, 0)
+        assert again == said
+        assert [p.code for p in problems] == ["ledger_unreadable"]
+        assert [p.name for p in (state_dir / "ledger").iterdir()] == [
+            "fake-0.unreadable"
+        ]
+
+
+async def test_an_engine_without_a_copy_of_its_line_is_given_one(
+    state_dir: Path,
+) -> None:
+    """An earlier version started it."""
+    async with node(state_dir) as here:
+        here.supervisor.want(order())
+        await here.state("ready")
+    copy = state_dir / "ledger" / ".fake-0.json.copy"
+    said = copy.read_bytes()
+    copy.unlink()
+    async with node(state_dir) as here:
+        again = copy.read_bytes()
+        await here.supervisor.stop_all()
+
+        assert again == said
+
+
+@pytest.mark.parametrize("part", ["pid", "started", "boot"])
+async def test_an_engine_of_which_one_part_of_the_proof_is_damaged_is_kept(
+    state_dir: Path, part: str
+) -> None:
+    """The line could be read, its process was not there, and so the engine was taken
+    for what a dead one had left, and killed at the start of the agent.
+    """
+    async with node(state_dir) as here:
+        here.supervisor.want(order("fake-0", "--child", "setsid"))
+        before = await here.state("ready")
+    damaged = {"pid": 4_000_000, "started": 7, "boot": "another"}
+    line = state_dir / "ledger" / "fake-0.json"
+    entry = msgspec.json.decode(line.read_bytes())
+    said = dict(entry["identity"])
+    entry["identity"][part] = damaged[part]
+    line.write_bytes(msgspec.json.encode(entry))
+    (state_dir / "ledger" / ".fake-0.json.copy").unlink()
+    async with node(state_dir) as here:
+        here.supervisor.want(order())
+        after = await here.until(lambda s: s.state == "ready" and s.adopted)
+        entry = msgspec.json.decode(line.read_bytes())
+        await here.supervisor.stop_all()
+
+        assert (after.pid, after.restarts) == (before.pid, 0)
+        assert entry["identity"] == said
+
+
+class Deaf:
+    """systemd, as it seems while it begins anew: it answers nothing."""
+
+    name = "systemd"
+    mode = "systemd, a unit each"
+
+    async def start(self, id: str, launch: Launch, place: Place, record: Any) -> Engine:
+        raise AssertionError("nothing is started here")
+
+    async def adopt(self, entry: Entry) -> None:
+        return None
+
+    async def clear(self, id: str) -> None:
+        raise AssertionError("nothing is ended here")
+
+
+async def test_an_engine_that_its_backend_does_not_find_is_adopted_as_it_runs(
+    state_dir: Path, stranger: subprocess.Popen[bytes]
+) -> None:
+    """One `systemctl show` without an answer, and its engine was ended."""
+    await written(state_dir, stranger.pid, backend="systemd")
+    ledger = Ledger(state_dir)
+    await run_sync(ledger.open)
+    backends: dict[str, Backend] = {
+        "systemd": Deaf(),
+        "process": Processes(ledger, None),
+    }
+
+    found = await adopt.survey(ledger, backends)
+
+    ((entry, engine),) = found.alive
+    engine.close()
+    assert (entry.id, engine.identity.pid) == ("fake-0", stranger.pid)
+    assert (found.gone, found.strays) == ([], [])
+
+
+@LOST
 async def test_an_engine_whose_line_is_lost_is_found_by_its_tag(
     state_dir: Path, content: bytes
 ) -> None:
@@ -118,6 +232,7 @@ async def test_an_engine_whose_line_is_lost_is_found_by_its_tag(
         here.supervisor.want(order())
         before = await here.state("ready")
     (state_dir / "ledger" / "fake-0.json").write_bytes(content)
+    (state_dir / "ledger" / ".fake-0.json.copy").unlink()
     async with node(state_dir) as here:
         found = await here.state("unhealthy")
         with pytest.raises(EngineError, match="still"):

@@ -53,6 +53,17 @@ def test_a_line_that_is_no_file_is_set_aside(tmp_path: Path, odd: str) -> None:
     assert [path.name for path in ledger.folder.iterdir()] == ["a.unreadable"]
 
 
+def test_a_fifo_where_a_line_is_written_holds_nobody_up(tmp_path: Path) -> None:
+    """The keeper waited for a reader of it for ever, and could not be told to stop."""
+    ledger, path = changed(tmp_path, {})
+    (entry,), _, _ = ledger.read()
+    os.mkfifo(path.with_name(".a.json.part"))
+
+    ledger.write(msgspec.structs.replace(entry, restarts=3))
+
+    assert ledger.read().entries[0].restarts == 3
+
+
 def make(path: Path, odd: str) -> None:
     if odd == "fifo":
         os.mkfifo(path)
