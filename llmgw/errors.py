@@ -69,13 +69,18 @@ class ConfigError(LlmgwError):
         self.faults = faults
 
     @property
+    def by_line(self) -> tuple[Fault, ...]:
+        """As a person goes through the file; what has no line is told first."""
+        return tuple(sorted(self.faults, key=lambda fault: fault.line or 0))
+
+    @property
     def and_more(self) -> str:
         """Behind the first, where only that one is told."""
         more = len(self.faults) - 1
         return f" (and {more} more)" if more else ""
 
     def __str__(self) -> str:
-        return "\n".join(str(fault) for fault in self.faults)
+        return "\n".join(str(fault) for fault in self.by_line)
 
 
 class TlsError(LlmgwError):

@@ -81,7 +81,7 @@ async def examine_without(
     wrong: ConfigError, environ: Mapping[str, str]
 ) -> AsyncIterator[Finding]:
     """The same where the file is *wrong*: what needs no file, and what was left out."""
-    for fault in wrong.faults:
+    for fault in wrong.by_line:
         yield _of_the_file(fault, "fault")
     for check in _BY_THE_FILE:
         why = "the configuration comes first"

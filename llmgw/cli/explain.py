@@ -10,7 +10,8 @@ import msgspec
 from llmgw.agent.resolve import Resolved, read
 from llmgw.cli._file import add_file, file_of
 from llmgw.cli.check import refused, say_warnings, told
-from llmgw.config.dump import toml_value, without_secrets, written
+from llmgw.config.dump import without_secrets, written
+from llmgw.config.toml_value import toml_value
 from llmgw.errors import ConfigError
 
 

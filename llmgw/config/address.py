@@ -27,6 +27,7 @@ _ESCAPES = {
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?", re.ASCII)
 _NUMBER = re.compile(r"[0-9]+|0[xX][0-9a-fA-F]*", re.ASCII)
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
+A_PORT = "write a port from 1 to 65535"
 _SCHEME = re.compile(r"([^/?#]*?)://", re.DOTALL)
 
 
@@ -135,7 +136,8 @@ def with_scheme(address: str, secure: bool) -> str | Complaint:
         )
     if scheme not in ("http", "https"):
         return Complaint(
-            f"server {quote(masked(address))} must be an http:// or https:// address"
+            f"server {quote(masked(address))} must be an http:// or https:// address",
+            f"write {shown(('https://' if secure else 'http://') + (rest or 'HOST'))}",
         )
     return f"{scheme}://{rest}"
 
@@ -145,7 +147,7 @@ def parse(text: str) -> Address | Complaint:
     scheme, _, rest = text.partition("://")
     # Whoever was told of a server by another has not been through `with_scheme`.
     if scheme.lower() not in ("http", "https"):
-        return Complaint("must be an http:// or https:// address")
+        return Complaint("must be an http:// or https:// address", "write its scheme")
     secure = scheme.lower() == "https"
     complaint = _characters(rest) or _beyond_path(rest)
     if complaint is not None:
@@ -183,7 +185,9 @@ def _characters(rest: str) -> Complaint | None:
         if char in rest:
             return Complaint(f"has the character {quote(char)} in it", "remove it")
     if _BAD_ESCAPE.search(rest.partition("]")[2] if rest[:1] == "[" else rest):
-        return Complaint("has a % that two hexadecimal digits do not follow")
+        return Complaint(
+            "has a % that two hexadecimal digits do not follow", "write %25 for a %"
+        )
     return None
 
 
@@ -199,7 +203,8 @@ def _beyond_path(rest: str) -> Complaint | None:
         return Complaint("has a comma in it", 'servers is a list: ["a", "b"]')
     if "://" in path or path.startswith("/"):
         return Complaint(
-            f"has a path that looks like an address: {quote(slash + path)}"
+            f"has a path that looks like an address: {quote(slash + path)}",
+            "write one scheme, one host and one port",
         )
     if authority.lower() in ("http:", "https:"):
         return Complaint("has one slash after its scheme", f"write {authority}//HOST")
@@ -211,25 +216,29 @@ def _split_port(location: str, secure: bool) -> tuple[str, int] | Complaint:
     if location.startswith("["):
         bare, bracket, tail = location.partition("]")
         if not bracket:
-            return Complaint("has a [ without its ]")
+            return Complaint("has a [ without its ]", "write [IPV6]:PORT")
         bare += bracket
         if tail and not tail.startswith(":"):
-            return Complaint(f"has {quote(tail)} between the host and the port")
+            return Complaint(
+                f"has {quote(tail)} between the host and the port", "write [IPV6]:PORT"
+            )
         port = tail[1:]
     else:
         if location.count(":") > 1:
             return _unbracketed(location)
         bare, _, port = location.partition(":")
         if "]" in bare or "[" in bare:
-            return Complaint("has a bracket out of place")
+            return Complaint(
+                "has a bracket out of place", "write HOST:PORT or [IPV6]:PORT"
+            )
     if not port:
         if not location:
             return Complaint("has no host", "write HOST, HOST:PORT or [IPV6]:PORT")
         return bare, usual
     if not (port.isascii() and port.isdigit()):
-        return Complaint(f"has a port that is no number: {quote(port)}")
+        return Complaint(f"has a port that is no number: {quote(port)}", A_PORT)
     if len(port.lstrip("0")) > 5 or not 1 <= int(port) <= 65535:
-        return Complaint(f"has the port {port}; ports are 1 to 65535")
+        return Complaint(f"has the port {port}; ports are 1 to 65535", A_PORT)
     return bare, int(port)
 
 
@@ -253,7 +262,8 @@ def _host(bare: str) -> tuple[str, str | None] | Complaint:
     name = mapped_name(unquote(bare, errors="replace"))
     if name is None or not is_name(name):
         return Complaint(
-            f"has a host that is neither a name nor an address: {quote(bare)}"
+            f"has a host that is neither a name nor an address: {quote(bare)}",
+            "write HOST, HOST:PORT or [IPV6]:PORT",
         )
     # A lone 0 has always been looked up as a name; the other numbers never worked.
     numeric = all(_NUMBER.fullmatch(part) for part in name.rstrip(".").split("."))
@@ -291,15 +301,21 @@ def _ipv6(inside: str) -> tuple[str, str | None] | Complaint:
         ip = ipaddress.IPv6Address(literal)
     except ValueError:
         what = "nothing" if not inside else quote(inside)
-        return Complaint(f"has {what} between brackets; only IPv6 goes there")
+        return Complaint(
+            f"has {what} between brackets; only IPv6 goes there",
+            "write HOST:PORT or [IPV6]:PORT",
+        )
     if percent and (not zone.startswith("25") or not zone[2:]):
-        spelling = f"[{literal}%25{zone or 'INTERFACE'}]"
+        name = "" if zone.startswith("25") else zone
         return Complaint(
             "has a zone that is not written %25INTERFACE",
-            f"write {spelling}" if zone[:2] != "25" else "",
+            f"write [{literal}%25{name or 'INTERFACE'}]",
         )
     if zone and not re.fullmatch(r"[A-Za-z0-9._~@:-]+", zone[2:], re.ASCII):
-        return Complaint(f"has a zone that is no interface: {quote(zone[2:])}")
+        return Complaint(
+            f"has a zone that is no interface: {quote(zone[2:])}",
+            f"write [{literal}%25INTERFACE]",
+        )
     if ip.is_link_local and not zone:
         return Complaint(
             "is a link-local address without a zone", f"write [{literal}%25INTERFACE]"
@@ -311,6 +327,7 @@ def _one_machine(ip: IP) -> Complaint | None:
     plain = unmapped(ip)
     if plain.is_multicast or (plain.version == 4 and plain.is_reserved):
         return Complaint(
-            "is not the address of one machine: it is broadcast, multicast or reserved"
+            "is not the address of one machine: it is broadcast, multicast or reserved",
+            "write the control plane's own address",
         )
     return None

@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec import Struct, inspect
 
-from llmgw.config.convert import ROOT, unwrapped
+from llmgw.config.fields import ROOT, unwrapped
 from llmgw.config.keys import Config
 
 # What the link to the control plane is made from: it has to be made anew.

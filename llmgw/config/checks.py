@@ -5,10 +5,12 @@ import re
 from collections.abc import Callable
 
 from llmgw.config.address import (
+    A_PORT,
     Complaint,
     masked,
     parse,
     quote,
+    shown,
     unmapped,
     with_scheme,
 )
@@ -39,7 +41,10 @@ def label(text: str) -> Complaint | None:
 
 def env(text: str) -> Complaint | None:
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text, re.ASCII):
-        return Complaint(f"{quote(text)} is no name of an environment variable")
+        return Complaint(
+            f"{quote(text)} is no name of an environment variable",
+            "write letters, digits and _, and no digit first",
+        )
     return None
 
 
@@ -60,9 +65,11 @@ def mgmt_addr(text: str) -> Complaint | None:
 def _host(text: str) -> Complaint | None:
     fix = "write 10.20.0.5, fd20::5 or a host name"
     if "/" in text:
-        fix = f"write it without the prefix length: {text.partition('/')[0]}"
+        fix = f"write it without the prefix length: {shown(text.partition('/')[0])}"
     elif text.startswith("["):
-        fix = f"write it without brackets: {text.strip('[]').partition(']')[0]}"
+        fix = f"write it without brackets: {shown(text.strip('[]').partition(']')[0])}"
+    elif re.fullmatch(r"[^:\s]+:[0-9]+", text):
+        fix = f"write it without the port: {text.partition(':')[0]}"
     numbers = all(part.isdigit() for part in text.strip(".").split("."))
     if numbers or len(text) > 253 or not _HOST.fullmatch(text):
         return Complaint(f"{quote(text)} is neither an IP address nor a host name", fix)
@@ -72,8 +79,10 @@ def _host(text: str) -> Complaint | None:
 def url(text: str) -> Complaint | None:
     scheme = text.partition("://")[0].lower()
     if "://" not in text or scheme not in ("http", "https"):
+        rest = text.partition("://")[2] or text
         return Complaint(
-            f"{quote(masked(text))} must be an http:// or https:// address"
+            f"{quote(masked(text))} must be an http:// or https:// address",
+            f"write {shown('https://' + rest)}, or http:// if it speaks no TLS",
         )
     complete = with_scheme(text, scheme == "https")
     found = parse(complete) if isinstance(complete, str) else complete
@@ -85,13 +94,17 @@ def url(text: str) -> Complaint | None:
 def listen(text: str) -> Complaint | None:
     host, colon, port = text.rpartition(":")
     is_port = port.isascii() and port.isdigit() and len(port) <= 5
-    if not colon or not is_port or int(port) > 65535:
+    if not colon or not port.isdigit():
         return Complaint(f"{quote(text)} is not HOST:PORT", "write 127.0.0.1:9464")
+    if not is_port or int(port) > 65535:
+        what = f"{quote(text)} has the port {port}; ports are 1 to 65535"
+        return Complaint(what, A_PORT)
     if host.startswith("[") and host.endswith("]"):
         try:
             ipaddress.IPv6Address(host[1:-1])
         except ValueError:
-            return Complaint(f"{quote(host)} is no IPv6 address")
+            what = f"{quote(host)} is no IPv6 address"
+            return Complaint(what, "write [::1]:9464")
         return None
     if host and not _HOST.fullmatch(host):
         return Complaint(
@@ -105,15 +118,16 @@ def port_range(text: str) -> Complaint | None:
     first, _, last = text.partition("-")
     if not 1 <= int(first) <= int(last) <= 65535:
         return Complaint(
-            f"{quote(text)} is no range of ports",
-            "write the first and the last, from 1 to 65535",
+            f"{quote(text)} is no range of ports from 1 to 65535",
+            "write the first and the last, as in 20000-29999",
         )
     return None
 
 
 def quiet_hours(text: str) -> Complaint | None:
     if any(int(time[:2]) > 23 for time in text.split("-")):
-        return Complaint(f"{quote(text)} has an hour after 23")
+        what = f"{quote(text)} has an hour after 23"
+        return Complaint(what, "write midnight as 00:00")
     return None
 
 

@@ -9,63 +9,17 @@ import re
 from collections.abc import Mapping
 from typing import Any, cast
 
-from msgspec import UNSET, Struct, UnsetType, inspect
+from msgspec import UNSET, UnsetType, inspect
 
 from llmgw.config import units
 from llmgw.config.address import Complaint, masked, quote
 from llmgw.config.checks import ODD, REFUSED
 from llmgw.config.describe import Limits
-from llmgw.config.keys import Config
+from llmgw.config.examples import as_in
+from llmgw.config.fields import ROOT, SERVER, Hints, known_keys, unwrapped
 from llmgw.config.nearest import nearest
 from llmgw.config.report import Report, dotted
 from llmgw.config.toml_places import Path
-
-ROOT = cast("inspect.StructType", inspect.type_info(Config))
-# The old spelling of a list of one; folded into `servers`, no other module sees it.
-SERVER = inspect.Field("server", "server", inspect.StrType(), required=False)
-
-
-class Hints(Struct, frozen=True):
-    """What a type says beside itself: its unit, and the limits of its key."""
-
-    limits: Limits = Limits()
-    unit: str = ""
-    live: bool = False
-
-
-def unwrapped(
-    kind: inspect.Type, hints: Hints | None = None
-) -> tuple[inspect.Type, Hints]:
-    """The type behind `Annotated` and `| None`, and what was said on the way."""
-    hints = hints or Hints()
-    while True:
-        if isinstance(kind, inspect.Metadata):
-            schema = cast("dict[str, Any]", kind.extra_json_schema or {})
-            extra = cast("dict[str, Any]", kind.extra or {})
-            limits = extra.get("limits", hints.limits)
-            unit = schema.get("x-nix-type", hints.unit)
-            hints = Hints(limits, unit, extra.get("live", hints.live))
-            kind = kind.type
-        elif isinstance(kind, inspect.UnionType):
-            kind = next(t for t in kind.types if not isinstance(t, inspect.NoneType))
-        else:
-            return kind, hints
-
-
-def known_keys(
-    kind: inspect.StructType = ROOT, path: tuple[str, ...] = ()
-) -> dict[tuple[str, ...], inspect.Field]:
-    """Every key of the file by its path; `*` stands for the entry of a list."""
-    found: dict[tuple[str, ...], inspect.Field] = {}
-    for field in kind.fields:
-        here = (*path, field.name)
-        found[here] = field
-        inner = unwrapped(field.type)[0]
-        if isinstance(inner, inspect.VarTupleType):
-            inner, here = unwrapped(inner.item_type)[0], (*here, "*")
-        if isinstance(inner, inspect.StructType):
-            found |= known_keys(inner, here)
-    return found
 
 
 class Converter:
@@ -134,8 +88,7 @@ class Converter:
         self, value: Any, kind: inspect.VarTupleType, path: Path, hints: Hints
     ) -> Any:
         if not isinstance(value, list):
-            fix = f"write [{shown(value, path)}]" if isinstance(value, str) else ""
-            return self._wrong(path, value, "a list", fix)
+            return self._wrong(path, value, "a list", _as_list(value, kind, path))
         found = [
             self.value(entry, kind.item_type, (*path, number), hints)
             for number, entry in enumerate(cast("list[Any]", value))
@@ -153,7 +106,7 @@ class Converter:
             elif (complaint := REFUSED[hints.limits.kind or "name"](name)) is not None:
                 self.report.fault(here, complaint)
             elif not isinstance(text, str):
-                self._wrong(here, text, "text in quotes")
+                self._wrong(here, text, "text in quotes", _in_quotes(text, path))
             elif (complaint := _unusable(text)) is not None:
                 self.report.fault(here, complaint)
             else:
@@ -170,28 +123,22 @@ class Converter:
 
     def _text(self, value: Any, path: Path, hints: Hints) -> Any:
         if not isinstance(value, str):
-            hint = type(value) in (int, float) and not _is_secret(path)
-            fix = f'write "{value}"' if hint else ""
+            fix = _in_quotes(value, path)
+            if _of_text(shown(value), path, hints.limits) is not None:
+                fix = ""  # in quotes it would be refused as well
+            if path == ("server",) and isinstance(value, list):
+                fix = "name it servers, which is a list"
             return self._wrong(path, value, "text in quotes", fix)
         complaint = _unusable(value, judged_later=path[0] in ("server", "servers"))
         if complaint is not None:
             self.report.fault(path, complaint)
             return UNSET
-        limits = hints.limits
-        if limits.kind is None and limits.pattern is None:
+        if hints.limits.kind is None and hints.limits.pattern is None:
             return value
-        return self._checked(value, path, limits)
+        return self._checked(value, path, hints.limits)
 
     def _checked(self, value: str, path: Path, limits: Limits) -> Any:
-        complaint = None
-        if not value.strip():
-            complaint = Complaint("is empty", "write a value or remove it")
-        elif limits.pattern is not None and not re.fullmatch(limits.pattern, value):
-            example = dict(known_keys())[_starred(path)].default
-            fix = f"write it like {example}" if isinstance(example, str) else ""
-            complaint = Complaint(f"{quote(value)} is not written as it must be", fix)
-        elif limits.kind is not None:
-            complaint = REFUSED[limits.kind](value)
+        complaint = _of_text(value, path, limits)
         if complaint is not None:
             self.report.fault(path, complaint)
             return UNSET
@@ -233,7 +180,8 @@ class Converter:
         try:
             number = read(value)
         except ValueError as error:
-            self.report.fault(path, Complaint(f"{quote(value)} {error}"))
+            complaint = Complaint(f"{quote(value)} {error}", as_in(path))
+            self.report.fault(path, complaint)
             return UNSET
         low = hints.limits.low
         if number < 0:
@@ -247,7 +195,7 @@ class Converter:
 
     def _wrong(self, path: Path, value: Any, wanted: str, fix: str = "") -> UnsetType:
         what = f"must be {wanted}, not {shown(value, path)}"
-        self.report.fault(path, Complaint(what, fix))
+        self.report.fault(path, Complaint(what, fix or as_in(path)))
         return UNSET
 
     def _missing(
@@ -257,7 +205,7 @@ class Converter:
             here = (*path, field.name)
             absent = field.required and values.get(field.name) is None
             if absent and dotted(here) not in self.report.meant:
-                self.report.fault(here, Complaint("is required"))
+                self.report.fault(here, Complaint("is required", as_in(here)))
 
     def _unknown(
         self, name: str, fields: Mapping[str, inspect.Field], path: Path
@@ -276,6 +224,8 @@ class Converter:
                 top = "." not in places[0]
                 word = "at the top: " if top else "under "
                 fix = f"it belongs {word}" + " or ".join(places)
+            else:
+                fix = _known(fields, path)
         complaint = Complaint(what, fix)
         about_tls = path[:1] == ("tls",) or meant.startswith("tls")
         # A misspelt certificate would leave the door open, so that is never let pass.
@@ -286,8 +236,35 @@ class Converter:
             self.report.fault(here, complaint)
 
 
-def _starred(path: Path) -> tuple[str, ...]:
-    return tuple("*" if isinstance(part, int) else part for part in path)
+def _of_text(value: str, path: Path, limits: Limits) -> Complaint | None:
+    if not value.strip():
+        return Complaint("is empty", "write a value or remove it")
+    if limits.pattern is not None and not re.fullmatch(limits.pattern, value):
+        what = f"{quote(value)} is not written as it must be"
+        return Complaint(what, as_in(path))
+    return None if limits.kind is None else REFUSED[limits.kind](value)
+
+
+def _as_list(value: Any, kind: inspect.VarTupleType, path: Path) -> str:
+    entry = unwrapped(kind.item_type)[0]
+    if isinstance(value, dict) and isinstance(entry, inspect.StructType):
+        section = re.sub(r"\[\d+\]", "", dotted(path))
+        return f"write [[{section}]] for each, not [{section}]"
+    if not isinstance(value, str) or _is_secret(path):
+        return ""
+    return f"write {path[-1]} = [{shown(value, path)}]"
+
+
+def _in_quotes(value: Any, path: Path) -> str:
+    is_one = isinstance(value, (bool, int, float)) and not _is_secret(path)
+    return f'write "{shown(value)}"' if is_one else ""
+
+
+def _known(fields: Mapping[str, inspect.Field], path: Path) -> str:
+    """Where no key is near to what was written."""
+    if not path:
+        return "`llmgw schema --format markdown` lists what there is"
+    return f"under {dotted(path)} there are {', '.join(fields)}"
 
 
 def _elsewhere(name: str) -> list[str]:

@@ -2,12 +2,13 @@
 
 import textwrap
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
-from msgspec import NODEFAULT, inspect
+from msgspec import inspect
 
-from llmgw.config.convert import ROOT, Hints, unwrapped
-from llmgw.config.dump import toml_value, written
+from llmgw.config.examples import default_value, description, example_value
+from llmgw.config.fields import ROOT, Hints, unwrapped
+from llmgw.config.toml_value import toml_value
 from llmgw.config.units import show_duration, show_size
 
 OPTION = "services.llmgw-agent.settings."
@@ -28,6 +29,9 @@ The smallest file that works:
 servers = ["cp1:7443"]
 ```
 
+For one control plane `server = "cp1:7443"` is the same. Where both are written, they
+are one list, `server` first.
+
 ## How it is written
 
 - TOML, YAML or JSON, by the file's extension.
@@ -45,8 +49,9 @@ llmgw check agent.toml        # looks at nothing but the file
 llmgw explain agent.toml      # and what this machine fills in, with the reason
 ```
 
-Every fault is told at once, with its line and what to write instead. Exit code 78 means
-that the file is wrong. `--json` prints the same for programs, durations as seconds.
+Every fault is told at once, by its line, with what to write instead. Exit code 78 means
+that the file is wrong. `--json` prints the same for programs, durations as seconds, and
+first what would be told if it were one fault only.
 
 ## Changing it while the agent runs
 
@@ -147,34 +152,9 @@ def type_name(kind: inspect.Type, hints: Hints) -> str:
             return {"path": "path", "secretPath": "path"}.get(hints.unit, "text")
 
 
-def description(field: inspect.Field) -> str:
-    return str(_said(field)["description"])
-
-
-def _said(field: inspect.Field) -> dict[str, Any]:
-    kind = field.type
-    assert isinstance(kind, inspect.Metadata), "every key is described"
-    return cast("dict[str, Any]", kind.extra_json_schema)
-
-
 def _default(field: inspect.Field) -> str:
-    value = _default_value(field)
+    value = default_value(field)
     return "" if value is None else f"`{toml_value(value)}`"
-
-
-def _default_value(field: inspect.Field) -> Any:
-    if field.default_factory is not NODEFAULT:
-        return field.default_factory()
-    if field.default is NODEFAULT:
-        return None
-    return written(field.default, field.type)
-
-
-def _example_value(field: inspect.Field) -> Any:
-    value = _default_value(field)
-    if value not in (None, [], {}):
-        return value
-    return _said(field).get("examples", [value])[0]
 
 
 def example() -> str:
@@ -196,7 +176,7 @@ def _example(kind: inspect.StructType, section: str) -> Iterator[str]:
                 inner.append((entry, f"{section}{field.name}", True))
                 continue
         keys += ["", *textwrap.wrap(description(field), 86, **_COMMENT)]
-        value = _example_value(field)
+        value = example_value(field)
         mark = "" if field.required and not section else "# "
         keys.append(f"{mark}{field.name} = {toml_value(value)}")
     yield from keys

@@ -7,12 +7,10 @@ import msgspec
 from msgspec import inspect
 
 from llmgw.config.address import masked
-from llmgw.config.convert import ROOT, Hints, unwrapped
+from llmgw.config.fields import ROOT, Hints, unwrapped
 from llmgw.config.keys import Config
-from llmgw.config.report import BARE
+from llmgw.config.toml_value import toml_key, toml_value
 from llmgw.config.units import show_duration, show_size
-
-_ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 
 def dump(config: Config) -> str:
@@ -61,33 +59,6 @@ def written(value: Any, kind: inspect.Type = ROOT, unit: str = "") -> Any:
     return msgspec.to_builtins(value)
 
 
-def toml_value(value: Any) -> str:
-    """One value on one line."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return '"' + "".join(_escaped(char) for char in value) + '"'
-    if isinstance(value, list):
-        return "[" + ", ".join(map(toml_value, cast("list[Any]", value))) + "]"
-    if isinstance(value, dict):
-        pairs = cast("dict[str, Any]", value).items()
-        inside = ", ".join(f"{_key(name)} = {toml_value(v)}" for name, v in pairs)
-        return f"{{ {inside} }}" if inside else "{}"
-    return str(value)
-
-
-def _key(name: str) -> str:
-    return name if BARE.fullmatch(name) else toml_value(name)
-
-
-def _escaped(char: str) -> str:
-    if char in _ESCAPES:
-        return _ESCAPES[char]
-    if ord(char) < 32 or ord(char) == 127:
-        return f"\\u{ord(char):04x}"
-    return char
-
-
 def _table(values: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
     """Plain keys first: what follows a section's head belongs to that section."""
     tables: dict[str, dict[str, Any]] = {
@@ -95,9 +66,9 @@ def _table(values: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
     }
     for name, value in values.items():
         if name not in tables:
-            yield f"{_key(name)} = {toml_value(value)}"
+            yield f"{toml_key(name)} = {toml_value(value)}"
     for name, table in tables.items():
         here = (*path, name)
         yield ""
-        yield f"[{'.'.join(map(_key, here))}]"
+        yield f"[{'.'.join(map(toml_key, here))}]"
         yield from _table(table, here)

@@ -6,6 +6,7 @@ name read. What the machine says is filled in by agent/resolve.py.
 
 import errno
 import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ from typing import Any
 from msgspec import Struct
 
 from llmgw import files
-from llmgw.config.convert import ROOT, Converter
+from llmgw.config.convert import Converter
+from llmgw.config.fields import ROOT
 from llmgw.config.keys import Config
 from llmgw.config.normalise import normalise
 from llmgw.config.report import Report, dotted
@@ -100,12 +102,9 @@ def examine(path: Path, *, allow_unknown_keys: bool = False) -> Examined:
 
 def _read(path: Path) -> Document:
     reader = READERS.get(path.suffix.lower())
-    if reader is None:
-        raise Malformed(
-            f'is named "{path.name}", and how it is read goes by its extension',
-            fix="name it .toml, .yaml or .json",
-        )
     try:
+        if reader is None:
+            raise _of_no_language(path)
         data = files.read(path, LARGEST)
     except OSError as error:
         if error.errno == errno.EFBIG:
@@ -113,6 +112,8 @@ def _read(path: Path) -> Document:
             raise Malformed(what) from error
         what = f"cannot be read: {error.strerror}"
         raise Malformed(what, fix=_fix(error, path)) from error
+    except Malformed:
+        raise
     except ValueError as error:
         raise Malformed("is no path: it has a NUL character in it") from error
     try:
@@ -125,10 +126,22 @@ def _read(path: Path) -> Document:
     return reader(text)
 
 
+def _of_no_language(path: Path) -> Malformed:
+    """OSError where a better name would not help: nothing that can be read is there."""
+    if stat.S_ISDIR(path.stat().st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    return Malformed(
+        f'is named "{path.name}", and how it is read goes by its extension',
+        fix="name it .toml, .yaml or .json",
+    )
+
+
 def _fix(error: OSError, path: Path) -> str:
     if isinstance(error, FileNotFoundError):
         example = "`llmgw schema --format example-toml` prints one to begin with"
         return f"write it, or name another; {example}"
+    if isinstance(error, IsADirectoryError):
+        return "name the file in it"
     if isinstance(error, PermissionError):
         return f"{AS_ANOTHER_USER}: {path} is not yours to read"
     return ""

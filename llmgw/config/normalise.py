@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from llmgw.config.address import Complaint, quote
-from llmgw.config.convert import known_keys
+from llmgw.config.fields import known_keys
 from llmgw.config.keys import Fabric, Mirror, Supervisor, Tls, Weights
 from llmgw.config.report import SERVERS, TLS, Report
 from llmgw.config.servers import Entry, judge
@@ -122,7 +122,9 @@ def _fabrics(fabrics: tuple[Fabric, ...], report: Report) -> None:
         for place, hca in enumerate(fabric.hcas):
             if hca in hcas:
                 what = f"{quote(hca)} is on the fabric {quote(hcas[hca])} already"
-                report.fault((*here, "hcas", place), Complaint(what))
+                report.fault(
+                    (*here, "hcas", place), Complaint(what, "remove it in one")
+                )
             hcas[hca] = fabric.name
 
 
@@ -131,7 +133,8 @@ def _mirrors(mirrors: tuple[Mirror, ...], report: Report) -> None:
         if (mirror.cert_file is None) != (mirror.key_file is None):
             missing = "cert_file" if mirror.cert_file is None else "key_file"
             what = f"needs cert_file and key_file together; missing {missing}"
-            report.fault(("weights", "mirrors", number), Complaint(what))
+            fix = f"write {missing} as well, or neither"
+            report.fault(("weights", "mirrors", number), Complaint(what, fix))
 
 
 def _directories(found: Mapping[str, Any]) -> dict[str, Any]:

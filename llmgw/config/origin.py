@@ -5,7 +5,7 @@ from typing import Literal
 
 from msgspec import Struct, inspect
 
-from llmgw.config.convert import ROOT, unwrapped
+from llmgw.config.fields import ROOT, unwrapped
 from llmgw.config.load import Loaded
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 from msgspec import NODEFAULT, inspect
 
-from llmgw.config.convert import ROOT, Hints, unwrapped
 from llmgw.config.dump import written
+from llmgw.config.fields import ROOT, Hints, unwrapped
 from llmgw.config.keys import Config
 from llmgw.config.units import (
     DURATION_PATTERN,

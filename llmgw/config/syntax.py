@@ -10,6 +10,7 @@ import yaml
 from msgspec import Struct, field
 
 from llmgw.config import toml_places
+from llmgw.config.slips import fix_of, of_toml
 from llmgw.config.toml_places import Path
 
 _INTEGER = re.compile(r"[-+]?[0-9]{1,40}", re.ASCII)
@@ -40,18 +41,27 @@ class Malformed(ValueError):
 
 
 def read_toml(text: str) -> Document:
+    text = text.replace("\r\n", "\n")  # as tomllib does, whose columns are counted
     try:
         values = tomllib.loads(text)
     except RecursionError as error:
         raise Malformed("is nested too deeply") from error
     except ValueError as error:
-        what, line = str(error), re.search(r"\(at line ([0-9]+), column", str(error))
-        if line is None:
-            end = "(at end of document)" in what
-            number = text.count("\n") + 1 if end else None
-            raise Malformed(f"is not TOML: {_plain(what)}", number) from error
-        raise Malformed(f"is not TOML: {_plain(what)}", int(line[1])) from error
+        slip = of_toml(_plain(str(error)), text, _offset(str(error), text))
+        what = f"is not TOML: {slip.what}"
+        raise Malformed(what, slip.line, slip.fix) from error
     return Document(values, toml_places.places(text))
+
+
+def _offset(said: str, text: str) -> int | None:
+    """Where tomllib stood: it counts lines and columns from 1."""
+    if "(at end of document)" in said:
+        return len(text)
+    found = re.search(r"\(at line ([0-9]+), column ([0-9]+)\)", said)
+    if found is None:
+        return None
+    before = text.split("\n")[: int(found[1]) - 1]
+    return sum(map(len, before)) + len(before) + int(found[2]) - 1
 
 
 def read_yaml(text: str) -> Document:
@@ -105,13 +115,18 @@ def _from_json(text: str, pairs: Callable[[list[tuple[str, Any]]], Any]) -> Any:
     try:
         return json.loads(text, object_pairs_hook=pairs, parse_constant=constant)
     except json.JSONDecodeError as error:
-        raise Malformed(f"is not JSON: {_plain(error.msg)}", error.lineno) from error
+        what = _plain(error.msg)
+        raise _malformed("JSON", what, error.lineno) from error
     except RecursionError as error:
         raise Malformed("is nested too deeply") from error
     except Malformed:
         raise
     except ValueError as error:  # a number of thousands of digits
         raise Malformed(f"is not JSON: {_plain(str(error))}") from error
+
+
+def _malformed(language: str, what: str, line: int | None) -> Malformed:
+    return Malformed(f"is not {language}: {what}", line, fix_of(what, language))
 
 
 def _table(values: Any, language: str) -> dict[str, Any]:
@@ -137,7 +152,7 @@ def _from_nodes(text: str, reader: "_Nodes", language: str) -> Any:
         mark = error.problem_mark or error.context_mark
         what = error.problem or error.context or "malformed"
         line = None if mark is None else mark.line + 1
-        raise Malformed(f"is not {language}: {what}", line) from error
+        raise _malformed(language, what, line) from error
     except yaml.YAMLError as error:
         what = str(error).partition("\n")[0]
         raise Malformed(f"is not {language}: {what}") from error

@@ -25,12 +25,17 @@ class Said:
 @pytest.mark.parametrize(
     ("wrong", "key", "what", "fix"),
     [
-        ("bogus = 1\n", "bogus", "no such setting", "repair it, then reload"),
+        (
+            'hostname = "\\u0000"\n',
+            "hostname",
+            "has a NUL character in it",
+            "repair it, then reload",
+        ),
         ("lables = {}\n", "lables", "no such setting", "did you mean labels?"),
         (
-            "bogus = 1\nlables = {}\n",
-            "bogus",
-            "no such setting (and 1 more)",
+            'hostname = "\\u0000"\nlables = {}\n',
+            "hostname",
+            "has a NUL character in it (and 1 more)",
             "repair it, then reload; `llmgw check` tells every fault at once",
         ),
     ],

@@ -44,6 +44,18 @@ def test_five_faults_are_five_messages_and_78(tmp_path: Path) -> None:
     assert "Traceback" not in answer.stderr
 
 
+def test_a_person_is_told_line_by_line(tmp_path: Path) -> None:
+    """Also where the most important one, which programs are told first, is below."""
+    path = tmp_path / "agent.toml"
+    path.write_text(f"foo = 1\n{FIVE}")
+
+    answer = check(str(path))
+
+    said = [line for line in answer.stderr.splitlines() if line.startswith(str(path))]
+    lines = [int(line.removeprefix(f"{path}:").partition(":")[0]) for line in said]
+    assert lines == [1, 2, 3, 4, 5, 7]
+
+
 def test_the_same_for_programs(tmp_path: Path) -> None:
     path = tmp_path / "agent.toml"
     path.write_text(FIVE)
@@ -59,7 +71,7 @@ def test_the_same_for_programs(tmp_path: Path) -> None:
         "line": 1,
         "key": "servers[1]",
         "what": 'server "ftp://cp2" must be an http:// or https:// address',
-        "fix": "",
+        "fix": "write http://cp2",
     }
 
 

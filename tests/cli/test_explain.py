@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from llmgw.config.convert import ROOT as KEYS
+from llmgw.config.fields import ROOT as KEYS
 from llmgw.config.origin import leaves
 
 ROOT = Path(__file__).parents[2]

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from msgspec import inspect
 
 from llmgw.config import units
-from llmgw.config.convert import ROOT, Hints, unwrapped
+from llmgw.config.fields import ROOT, Hints, unwrapped
 
 HOSTS = st.sampled_from(
     ["cp1", "cp2.example:8080", "[fd20::1]:7443", "10.20.0.1", "CP1:80", "cp1:443/a/"]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from llmgw.config.convert import known_keys
 from llmgw.config.document import example, markdown
+from llmgw.config.fields import known_keys
 from llmgw.config.load import load
 from llmgw.config.schema import json_schema
 

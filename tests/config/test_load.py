@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llmgw.config import keys
-from llmgw.config.convert import known_keys
+from llmgw.config.fields import known_keys
 from llmgw.config.load import DEFAULT_FILE, Loaded, default_path, load
 from llmgw.errors import ConfigError, Fault
 
@@ -269,7 +269,7 @@ def test_every_key_one_letter_off_is_refused(name: str, tmp_path: Path) -> None:
         ("a.toml", b"", "server is required", None),
         ("a.toml", b"\x7fELF\x02\x01\x00\xff", "is not text: byte 0xff", 1),
         ("a.toml", b"a = 1\nb = \n", "is not TOML: invalid value", 2),
-        ("a.toml", b"a = [1,\n", "is not TOML: ", 2),
+        ("a.toml", b"a = [1,\n", "the list that begins here is not closed", 1),
         ("a.yaml", b"a: [1\nb: 2\n", "is not YAML: ", 2),
         ("a.yaml", b"- a\n", "holds no keys", None),
         ("a.yaml", b"server: a\nserver: b\n", 'has the key "server" twice', 2),
@@ -304,9 +304,14 @@ def test_what_is_no_configuration_is_said_to_be_none(
 def test_a_file_that_is_not_there_or_a_folder_says_so(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
         load(tmp_path / "none.toml")
-    (tmp_path / "dir.toml").mkdir()
-    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
-        load(tmp_path / "dir.toml")
+    for name in ("dir.toml", "folder"):
+        (tmp_path / name).mkdir()
+        with pytest.raises(ConfigError, match="cannot be read: Is a directory") as said:
+            load(tmp_path / name)
+        assert said.value.fix == "name the file in it"
+    # What it is called matters only of one that is there.
+    with pytest.raises(ConfigError, match="cannot be read: No such file"):
+        load(tmp_path / "none")
 
 
 def test_a_fifo_is_refused_and_not_waited_for(tmp_path: Path) -> None:
@@ -377,7 +382,7 @@ def test_only_one_variable_is_read_and_only_for_the_path(tmp_path: Path) -> None
         (
             "supervisor.port_range = '30000-20000'",
             "supervisor.port_range",
-            '"30000-20000" is no range of ports',
+            '"30000-20000" is no range of ports from 1 to 65535',
         ),
         (
             "supervisor.port_range = '20000'",
