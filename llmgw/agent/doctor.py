@@ -19,11 +19,22 @@ import msgspec
 from llmgw.agent import door, equipment, host
 from llmgw.agent.finding import Finding, Verdict, told
 from llmgw.agent.inventory import Inventory
+from llmgw.agent.reach import in_dns
 from llmgw.agent.resolve import Resolved
 from llmgw.config.address import masked
 from llmgw.config.load import unwritten
-from llmgw.errors import ConfigError, Fault, LlmgwError, Refused, TlsError, Unreachable
+from llmgw.discovery.node import Here, toward
+from llmgw.errors import (
+    ConfigError,
+    Fault,
+    LlmgwError,
+    Refused,
+    SessionError,
+    TlsError,
+    Unreachable,
+)
 from llmgw.session import rules
+from llmgw.session.address import take_apart
 from llmgw.session.dial import Dialer
 from llmgw.session.http import Connection
 from llmgw.tls import Certificates, span
@@ -49,6 +60,7 @@ _TLS_FIRST = "the certificates come first"
 _UNREACHED = (
     "see that it runs there, that the address is right, and that no firewall is between"
 )
+_ANOTHER = "see that it is a control plane that listens there, and what its log says"
 SKEW = 5.0
 
 
@@ -120,8 +132,7 @@ def _certificates(found: Resolved) -> tuple[Certificates | None, Finding]:
     config = found.config
     name = "certificates"
     if not config.tls.enabled:
-        evidence = "TLS is off: whoever reaches this network can be a control plane"
-        return None, Finding(check=name, verdict="ok", evidence=evidence)
+        return None, _without_tls(found)
     certificates = Certificates(config.tls, config.node_id or "")
     certificates.refresh()
     problems = certificates.problems()
@@ -129,6 +140,15 @@ def _certificates(found: Resolved) -> tuple[Certificates | None, Finding]:
         return certificates, told(name, problems[0])
     evidence = f"name {config.node_id}, {span(certificates.expires_s or 0.0)} left"
     return certificates, Finding(check=name, verdict="ok", evidence=evidence)
+
+
+def _without_tls(found: Resolved) -> Finding:
+    """That servers are dialled without is told with the file, as `check` tells it."""
+    if any(take_apart(server).is_exposed for server in found.config.servers):
+        evidence = "TLS is off, of which the configuration's lines warn"
+        return Finding(check="certificates", verdict="skipped", evidence=evidence)
+    evidence = "none are needed: every control plane is on this machine"
+    return Finding(check="certificates", verdict="ok", evidence=evidence)
 
 
 async def _servers(
@@ -154,7 +174,7 @@ async def _servers(
             )
         except (Unreachable, Refused) as error:
             # Another may lead: one that is down alone is no fault of this node.
-            fix = error.fix or _UNREACHED
+            fix = error.fix or await anyio.to_thread.run_sync(_way_on, server, error)
             yield Finding(check=check, verdict="warning", evidence=error.what, fix=fix)
         else:
             dates += [] if date is None else [date - time.time()]
@@ -167,6 +187,15 @@ async def _servers(
         yield Finding(check="leader", verdict="skipped", evidence=_TLS_FIRST)
     elif leaders or not refused:
         yield _one_leads(leaders)
+
+
+def _way_on(server: str, error: SessionError) -> str:
+    """What to look at where there was no answer, or another one."""
+    if isinstance(error, Refused):
+        return _ANOTHER
+    address = take_apart(server)
+    is_unresolved = toward(address, Here()).is_unresolved
+    return in_dns(address.host) if is_unresolved else _UNREACHED
 
 
 def _role(said: Leader) -> str:
@@ -239,12 +268,11 @@ def address(found: Resolved) -> Iterator[Finding]:
     """Which address engines are reached on, why that one, and what is off with it."""
     config, check = found.config, "address"
     if config.mgmt_addr is None:
-        evidence = "no address of this machine leads to a control plane"
-        fix = "set mgmt_addr to the address others reach this machine on"
-        yield Finding(check=check, verdict="fault", evidence=evidence, fix=fix)
+        why = next(one for one in found.warnings if one.key == "mgmt_addr")
+        yield Finding(check=check, verdict="fault", evidence=why.what, fix=why.fix)
         return
     origins = [
-        f"{key} {value}: {found.origin[key].source} {found.origin[key].detail}".strip()
+        f"{key} {value}: {found.origin[key]}"
         for key, value in (
             ("mgmt_addr", config.mgmt_addr),
             ("mgmt_interface", config.mgmt_interface),

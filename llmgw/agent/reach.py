@@ -21,6 +21,11 @@ _UNREACHABLE = "engines here cannot be reached from another machine"
 _SAY = "set mgmt_addr to the address others reach this machine on"
 
 
+def in_dns(host: str) -> str:
+    """The fix where a control plane's name cannot be resolved."""
+    return f"see that DNS here, or /etc/hosts, knows {host}, or write its address"
+
+
 class Answer(Struct):
     """Values by key with how they were found, and warnings: key, what, fix."""
 
@@ -95,14 +100,17 @@ def _by_route(
     config: Config, machine: Machine, answer: Answer
 ) -> tuple[Way, str | None]:
     reasons: list[str] = []
+    unknown: list[str] = []
     for address in _addresses(config):
         way = toward(address, machine)
         shown = masked(address.text)
         if way.source is None:
             reasons.append(f"{shown}: {way.reason}")
+            unknown += [address.host] if way.is_unresolved else []
             continue
         for reason in reasons:
-            answer.warn("mgmt_addr", f"not found towards {reason}; the next was asked")
+            what = f"not found towards {reason}; the next was asked"
+            answer.warn("mgmt_addr", what, in_dns(unknown[0]) if unknown else "")
         source = str(way.source)
         answer.found["mgmt_addr"] = (source, f"source address on the way to {shown}")
         _say_where(way.source, shown, answer)
@@ -110,7 +118,7 @@ def _by_route(
     answer.warn(
         "mgmt_addr",
         "not found: " + "; ".join(reasons) + ". Asked again at each connection",
-        _SAY,
+        in_dns(unknown[0]) if unknown else _SAY,
     )
     return Way(None), None
 
@@ -188,6 +196,7 @@ def _fall_back(ip: IP | None, links: tuple[Link, ...], answer: Answer) -> None:
     bridge = next((link for link in links if link.index == eth0.master), None)
     port = f", though it is only a port of {bridge.name}" if bridge else ""
     answer.found["mgmt_interface"] = ("eth0", f"{why}; eth0 exists{port}")
-    right = "" if ip is None else "correct mgmt_addr; if it is right, "
-    what = f"{why}: eth0 is taken{port}"
-    answer.warn("mgmt_interface", what, f"{right}set mgmt_interface")
+    what = f"{why}: eth0 is chosen{port}"
+    right = "correct mgmt_addr; if it is right, set mgmt_interface"
+    fix = "see to the address, or set mgmt_interface" if ip is None else right
+    answer.warn("mgmt_interface", what, fix)

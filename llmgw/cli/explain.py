@@ -14,6 +14,8 @@ from llmgw.config.dump import without_secrets, written
 from llmgw.config.toml_value import toml_value
 from llmgw.errors import ConfigError
 
+_WIDEST = 40  # of the values that their origin stands beside
+
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
@@ -67,12 +69,23 @@ def answer(found: Resolved) -> dict[str, Any]:
 
 
 def lines(found: Resolved) -> Iterator[str]:
-    """A line for each key: itself, its value, and in the second half its origin."""
+    """A line for each key: itself, its value and its origin, each below the other.
+
+    A value that is longer than most has its origin on a line of its own.
+    """
     values = written(without_secrets(found.config))
+    rows: list[tuple[str, str, str]] = []
     for key, origin in found.origin.items():
         value: Any = values
         for part in key.split("."):
             value = value.get(part) if value is not None else None
         shown = "(unset)" if value is None else toml_value(value)
-        source = origin.source + (f": {origin.detail}" if origin.detail else "")
-        yield f"{key:32} {shown:36} {source}"
+        rows.append((key, shown, str(origin)))
+    first = max(len(key) for key, _, _ in rows)
+    second = max(len(value) for _, value, _ in rows if len(value) <= _WIDEST)
+    for key, shown, origin in rows:
+        if len(shown) <= second:
+            yield f"{key:{first}}  {shown:{second}}  {origin}"
+        else:
+            yield f"{key:{first}}  {shown}"
+            yield f"{'':{first}}  {'':{second}}  {origin}"

@@ -73,6 +73,11 @@ class Address(Struct, frozen=True, kw_only=True):
         ip = unmapped(ip)
         return ip.is_loopback or ip.is_unspecified
 
+    @property
+    def is_exposed(self) -> bool:
+        """Whether others can read and change what is said on the way to it."""
+        return not self.secure and not self.is_loopback
+
 
 def unmapped(ip: IP) -> IP:
     """The IPv4 address inside an IPv4-mapped one; the rest as it is."""

@@ -15,6 +15,9 @@ class Origin(Struct, frozen=True):
     source: Literal["file", "default", "probe"]
     detail: str = ""
 
+    def __str__(self) -> str:
+        return f"{self.source}: {self.detail}" if self.detail else self.source
+
 
 def origins(found: Loaded) -> dict[str, Origin]:
     """Of every key, by its name: `tls.cert_file`, `labels`."""

@@ -87,7 +87,7 @@ def oddities(address: Address) -> list[Complaint]:
         found.append(Complaint(f"server {text} is looked up as {quote(address.host)}"))
     elif ip is not None and not written.isascii():
         found.append(Complaint(f"server {text} is read as {address.host}"))
-    if not address.secure and not address.is_loopback:
+    if address.is_exposed:
         found.append(
             Complaint(
                 f"server {text} is dialled without TLS: whoever is on the network in "

@@ -137,6 +137,7 @@ class Way(Struct, frozen=True):
     source: IP | None
     link: int | None = None
     reason: str = ""
+    is_unresolved: bool = False  # nobody knows an address of its name
 
 
 def toward(address: Address, machine: Machine) -> Way:
@@ -148,10 +149,11 @@ def toward(address: Address, machine: Machine) -> Way:
             for ip in _ips(address, machine)
         ]
     except OSError as error:
-        return Way(None, reason=_words(error))
+        is_name = address.ip is None
+        return Way(None, reason=_words(error), is_unresolved=is_name)
     ordered = sorted(routes, key=_preference)
     if not ordered:
-        return Way(None, reason="the name has no address")
+        return Way(None, reason="the name has no address", is_unresolved=True)
     best = ordered[0][1]
     if isinstance(best, OSError):
         return Way(None, reason=f"no route to {ordered[0][0]}: {_words(best)}")

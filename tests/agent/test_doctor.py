@@ -105,6 +105,7 @@ async def test_what_a_control_plane_answers_is_told(
 
         line = said[f"control plane {plane.url}"]
         assert (line.verdict, words in line.evidence) == (verdict, True), line
+        assert behaviour is not refusing or "firewall" not in line.fix
         assert said["leader"].verdict == "fault"
         group.cancel_scope.cancel()
 
@@ -113,10 +114,27 @@ async def test_a_name_that_nobody_knows(tmp_path: Path) -> None:
     server = "http://no-such-control-plane.invalid:7443"
     found = await anyio.to_thread.run_sync(resolved, tmp_path, [server])
 
-    line = (await examined(found, tmp_path / "no.sock"))[f"control plane {server}"]
+    said = await examined(found, tmp_path / "no.sock")
 
+    line = said[f"control plane {server}"]
     assert line.verdict == "warning"
     assert "cannot be resolved" in line.evidence
+    assert "DNS" in line.fix
+    assert "firewall" not in line.fix
+    assert said["certificates"].verdict == "skipped"
+    assert said["configuration"].verdict == "warning"
+
+
+def test_an_address_that_hangs_on_a_name_is_had_by_that_name(tmp_path: Path) -> None:
+    """`set mgmt_addr` was the advice."""
+    file = tmp_path / "agent.toml"
+    file.write_text('servers = ["no-such.invalid:7443"]\n')
+
+    [said] = address(read(file, without_files=True))
+
+    assert said.verdict == "fault"
+    assert "no-such.invalid" in said.evidence
+    assert "DNS here, or /etc/hosts, knows no-such.invalid" in said.fix
 
 
 @pytest.mark.parametrize(
@@ -308,7 +326,7 @@ def test_a_cache_that_cannot_be_used_is_that_of_the_agent(tmp_path: Path) -> Non
 
 def test_the_choice_of_an_address_is_told(tmp_path: Path) -> None:
     [said] = address(resolved(tmp_path, [DOWN]))
-    assert said.evidence.startswith("mgmt_addr 127.0.0.1: ")
+    assert said.evidence.startswith("mgmt_addr 127.0.0.1: file: /")
 
 
 def test_what_is_off_with_the_address_is_told_one_by_one(tmp_path: Path) -> None:

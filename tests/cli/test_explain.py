@@ -78,3 +78,18 @@ def test_the_path_comes_from_the_one_variable(tmp_path: Path) -> None:
     assert f"file: {path}:1" in answer.stdout
     assert '["http://me:***@127.0.0.1"]' in answer.stdout
     assert "s3cret" not in answer.stdout + answer.stderr
+
+
+def test_values_and_origins_stand_below_each_other(tmp_path: Path) -> None:
+    """One long list of servers, and nothing stood below anything."""
+    path = tmp_path / "agent.toml"
+    many = [f"cp{number}.example:7443" for number in range(9)]
+    path.write_text(f"servers = {many}\nmgmt_addr = '127.0.0.1'\n")
+
+    lines = explain(str(path)).stdout.splitlines()
+
+    origin = next(line.index("default") for line in lines if "default" in line)
+    starts = {line[origin - 2 : origin + 4] for line in lines[1:]}
+    assert starts <= {"  defa", "  prob", "  file"}
+    assert lines[0].endswith('"http://cp8.example:7443"]')
+    assert lines[1].strip() == f"file: {path}:1"

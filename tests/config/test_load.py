@@ -328,14 +328,14 @@ def test_a_secret_is_not_shown_in_what_is_refused(tmp_path: Path) -> None:
         tmp_path,
         f"servers = ['http://admin:s3cret@cp1', 'ftp://s3cret@x']\n{TLS}\n"
         "metrics.listen = 5\n"
-        "[engines.vllm]\nenv = { HF_TOKEN = 53 }\nargs = [53]\n"
+        "[engines.vllm]\nenv = { HF_TOKEN = 986753 }\nargs = [986753]\n"
         "[weights]\nhf_endpoint = 'ftp://me:s3cret@x'\n",
     )
 
     text = "\n".join(map(str, found))
     assert len(found) == 6
     assert "s3cret" not in text
-    assert "53" not in text
+    assert "986753" not in text
     assert "tls is configured but http://admin:***@cp1 is an http:// address" in text
 
 
