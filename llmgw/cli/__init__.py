@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from importlib import import_module, metadata
 from types import ModuleType
+from typing import Any
 
 from llmgw import version
 from llmgw.errors import LlmgwError
@@ -24,9 +25,25 @@ def names() -> tuple[str, ...]:
     )
 
 
+class _Parser(argparse.ArgumentParser):
+    """Of what it does not know it speaks itself.
+
+    argparse leaves that to the topmost parser, which shows a usage that says nothing of
+    the command.
+    """
+
+    def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride] -- a namespace of another class is not ours
+        self, args: Any = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
+
+
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The arguments, with the command's `run` under `run`. Exits 2 on wrong usage."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="llmgw",
         description="One small agent per machine turns bare metal into one LLM fleet.",
         epilog="example: llmgw up --demo",
@@ -46,7 +63,23 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
             commands.add_parser(name, help=f"not installed: {error.fix}")
         else:
             command.add_parser(commands)
-    return parser.parse_args(argv)
+    return parser.parse_args(_with_values(argv))
+
+
+def _with_values(argv: Sequence[str]) -> list[str]:
+    """`--stop-after -5s` as `--stop-after=-5s`: argparse takes it for an option, and
+    says only that a value is missing. No option of ours begins with a digit.
+    """
+    words: list[str] = []
+    for number, word in enumerate(argv):
+        if word == "--":
+            return [*words, *argv[number:]]
+        is_value = re.match(r"-\.?[0-9]", word) is not None
+        if is_value and words and re.fullmatch(r"--[a-z0-9-]+", words[-1]):
+            words[-1] += f"={word}"
+        else:
+            words.append(word)
+    return words
 
 
 def _command(name: str) -> ModuleType:

@@ -8,17 +8,22 @@ from typing import Any
 from llmgw.config.load import default_path
 from llmgw.errors import AS_ANOTHER_USER, LlmgwError
 
+_HELP = "the configuration file (default: $LLMGW_CONFIG, /etc/llmgw/agent.toml)"
 
-def add_file(parser: Any) -> None:
-    parser.add_argument(
-        "file",
-        metavar="FILE",
-        type=Path,
-        nargs="?",
-        help="the configuration file (default: $LLMGW_CONFIG, /etc/llmgw/agent.toml)",
-    )
-    # As `agent`, `pull` and `engines` have it: people try it here as well.
-    parser.add_argument("--config", metavar="FILE", type=Path, help="the same")
+
+def add_config(parser: Any, **more: Any) -> None:
+    """For a command that has another argument; `add_file` for all others."""
+    parser.add_argument("--config", metavar="FILE", type=Path, help=_HELP, **more)
+
+
+def add_file(parser: Any, *, required: bool = False, **more: Any) -> None:
+    """FILE, or --config FILE as where there is another argument. Not both: which of
+    the two counts nobody would guess.
+    """
+    named = _HELP.partition(" (")[0] if required else _HELP
+    one = parser.add_mutually_exclusive_group(required=required)
+    one.add_argument("file", metavar="FILE", type=Path, nargs="?", help=named)
+    one.add_argument("--config", metavar="FILE", type=Path, help="the same", **more)
 
 
 def file_of(arguments: Any) -> Path:
@@ -26,7 +31,10 @@ def file_of(arguments: Any) -> Path:
 
 
 def named_in(arguments: Any) -> Path | None:
-    return arguments.file or arguments.config
+    file, config = getattr(arguments, "file", None), arguments.config
+    if file is not None and config is not None:  # one before a verb, one behind it
+        raise LlmgwError(f"{file} and {config} are both named", fix="name one of them")
+    return file or config
 
 
 def file_if_any(named: Path | None) -> Path | None:

@@ -13,8 +13,8 @@ from llmgw.agent.notify import Systemd
 from llmgw.agent.resolve import Resolved
 from llmgw.agent.resolve import read as read_file
 from llmgw.agent.run import Agent
+from llmgw.cli._file import add_file, file_of
 from llmgw.cli._socket import add_socket
-from llmgw.config.load import default_path as default_file
 from llmgw.errors import ConfigError, LlmgwError
 from llmgw.telemetry import set_up_logging
 
@@ -27,12 +27,7 @@ def add_parser(commands: Any) -> None:
         help="run the node agent",
         epilog="example: llmgw agent --config /etc/llmgw/agent.toml",
     )
-    parser.add_argument(
-        "--config",
-        type=Path,
-        default=default_file(),
-        help="the file ($LLMGW_CONFIG, else /etc/llmgw/agent.toml)",
-    )
+    add_file(parser)
     add_socket(parser, "the local door's socket")
     parser.add_argument(
         "--allow-unknown-keys",
@@ -52,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     def read() -> Resolved:
         unknown: bool = arguments.allow_unknown_keys
-        return read_file(arguments.config, allow_unknown_keys=unknown)
+        return read_file(file_of(arguments), allow_unknown_keys=unknown)
 
     try:
         resolved = read()

@@ -3,11 +3,11 @@
 import argparse
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from llmgw.cli._file import add_file, file_of
 from llmgw.config.dump import without_secrets
 from llmgw.config.load import Loaded, load
 from llmgw.config.origin import origins
@@ -22,7 +22,7 @@ def add_parser(commands: Any) -> None:
         "resolves no name and asks the machine nothing: safe in a build sandbox.",
         epilog="example: llmgw check /etc/llmgw/agent.toml",
     )
-    parser.add_argument("file", metavar="FILE", type=Path)
+    add_file(parser, required=True)
     parser.add_argument("--json", action="store_true", help="print the answer as JSON")
     parser.add_argument(
         "--allow-unknown-keys",
@@ -34,7 +34,9 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     try:
-        found = load(arguments.file, allow_unknown_keys=arguments.allow_unknown_keys)
+        found = load(
+            file_of(arguments), allow_unknown_keys=arguments.allow_unknown_keys
+        )
     except ConfigError as error:
         return refused(error, as_json=arguments.json)
     if arguments.json:

@@ -10,7 +10,7 @@ import anyio
 import msgspec
 
 from llmgw.agent.door import ask, ask_once
-from llmgw.cli._file import file_if_any, named
+from llmgw.cli._file import add_config, add_file, file_if_any, named, named_in
 from llmgw.cli._socket import add_socket, understood
 from llmgw.config import keys, load
 from llmgw.engines.install import Wish, install, roll_back
@@ -54,6 +54,7 @@ def add_parser(commands: Any) -> None:
 
 def _add_builds(verbs: Any) -> None:
     listing = verbs.add_parser("list", help="the builds on this node")
+    add_file(listing)
     listing.add_argument("--json", action="store_true", help="as the facts say it")
     listing.set_defaults(run=_list)
     adding = verbs.add_parser(
@@ -76,8 +77,8 @@ def _add_builds(verbs: Any) -> None:
     back.set_defaults(run=_roll_back)
     for parser in (adding, back):
         add_socket(parser)
+        add_config(parser)
     for parser in (listing, adding, back):
-        parser.add_argument("--config", type=Path, help="the node's file")
         parser.add_argument(
             "--engines-dir", type=Path, help="instead of the one that the file names"
         )
@@ -87,7 +88,7 @@ def _where(arguments: argparse.Namespace) -> tuple[Path, keys.Engines]:
     """Where builds are, and what the file says of engines; the defaults on a machine
     that has no file yet.
     """
-    file = file_if_any(arguments.config)
+    file = file_if_any(named_in(arguments))
     config = load.unwritten() if file is None else load.load(file).config
     return arguments.engines_dir or Path(config.engines_dir), config.engines
 

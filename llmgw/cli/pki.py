@@ -3,6 +3,7 @@
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -28,10 +29,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(run=_run)
-    parser.add_argument(
-        "--dir", type=Path, default=Path("pki"), help="the authority's folder (./pki)"
-    )
-    parser.add_argument("--json", action="store_true", help="print facts as JSON")
+    _add_options(parser, Path("pki"), is_json=False)
     actions = parser.add_subparsers(dest="action", required=True)
     init = actions.add_parser("init", help="make a new authority")
     init.add_argument("--name", default="llmgw", help="its name (llmgw)")
@@ -52,6 +50,18 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "bundle", help="write a node's files as a tar to stdout"
     )
     bundle.add_argument("node", help="whose")
+    for action in (init, issue, bundle):  # behind the verb as well as before it
+        _add_options(action, argparse.SUPPRESS, is_json=argparse.SUPPRESS)
+
+
+def _add_options(parser: Any, folder: Path | str, *, is_json: bool | str) -> None:
+    """And what stands where they are not said: nothing new behind a verb."""
+    parser.add_argument(
+        "--dir", type=Path, default=folder, help="the authority's folder (./pki)"
+    )
+    parser.add_argument(
+        "--json", action="store_true", default=is_json, help="print facts as JSON"
+    )
 
 
 def _run(args: argparse.Namespace) -> int:

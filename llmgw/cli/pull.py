@@ -11,7 +11,7 @@ import anyio
 import msgspec
 
 from llmgw.agent.landing import landing
-from llmgw.cli._file import file_if_any
+from llmgw.cli._file import add_config, file_if_any
 from llmgw.config import keys
 from llmgw.config.load import Loaded, load
 from llmgw.config.normalise import WEIGHTS
@@ -52,7 +52,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--to", type=Path, metavar="DIR", help="there, and not into the cache"
     )
-    parser.add_argument("--config", type=Path, metavar="FILE")
+    add_config(parser)
     parser.add_argument("--json", action="store_true", help="an event a line")
     parser.set_defaults(run=run)
 

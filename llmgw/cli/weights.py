@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from llmgw.cli._file import file_if_any, named
+from llmgw.cli._file import add_config, add_file, file_if_any, named, named_in
 from llmgw.cli.pull import cache_of
 from llmgw.config.load import load
 from llmgw.config.normalise import WEIGHTS
@@ -34,9 +34,8 @@ def add_parser(commands: Any) -> None:
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--config", type=Path, metavar="FILE")
-    parser.add_argument("--cache", type=Path, metavar="DIR", help="another folder")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_config(parser)
+    _add_options(parser)
     verbs = parser.add_subparsers(metavar="VERB", required=True)
     for name, told, act in (
         ("list", "what lies there, the longest unused first", _list),
@@ -46,7 +45,12 @@ def add_parser(commands: Any) -> None:
         ("evict", "remove it", _evict),
     ):
         verb = verbs.add_parser(name, help=told, description=told)
-        if name != "list":
+        # Behind the verb as well as before it; there, what was said before stands.
+        _add_options(verb, default=argparse.SUPPRESS)
+        if name == "list":
+            add_file(verb, default=argparse.SUPPRESS)
+        else:
+            add_config(verb, default=argparse.SUPPRESS)
             verb.add_argument(
                 "names",
                 nargs="*" if name == "verify" else "+",
@@ -57,8 +61,15 @@ def add_parser(commands: Any) -> None:
     parser.set_defaults(run=run)
 
 
+def _add_options(parser: Any, **more: Any) -> None:
+    parser.add_argument(
+        "--cache", type=Path, metavar="DIR", help="another folder", **more
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON", **more)
+
+
 def run(arguments: argparse.Namespace) -> int:
-    cache = Cache(_root(arguments.config, arguments.cache))
+    cache = Cache(_root(named_in(arguments), arguments.cache))
     act: Callable[[Cache, argparse.Namespace], int] = arguments.act
     with named():
         return act(cache, arguments)
