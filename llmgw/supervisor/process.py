@@ -27,6 +27,7 @@ from llmgw.supervisor.ledger import (
     Identity,
     Ledger,
     is_proved,
+    replica,
     tagged,
     unwritable,
 )
@@ -218,14 +219,14 @@ class Processes:
         return await run_sync(self._adopt, entry)
 
     def _adopt(self, entry: Entry) -> Process | None:
-        cgroup = Cgroup.at(entry.cgroup) if entry.cgroup else None
+        cgroup = _its(entry)
         try:
             process = Process(entry.id, self._ledger.tag, entry.identity, cgroup)
         except OSError:
             return None
         # Only now that it is held does the proof hold: before, it could have ended and
         # its number been given away between the look and the grip.
-        if not is_proved(entry):
+        if not (is_proved(entry) and _is_an_engine(entry, self._ledger.tag)):
             process.close()
             return None
         process.adopted = True
@@ -238,3 +239,22 @@ class Processes:
                 with anyio.move_on_after(UNKILLABLE_AFTER):
                     for stat in left:
                         await gone(stat)
+
+
+def _is_an_engine(entry: Entry, tag: str) -> bool:
+    """As each is started: it leads a session, and is no other replica's.
+
+    A line that names the machine's first process would take all below it along, and one
+    that was copied for a second replica would end the engine of the first.
+    """
+    pid = entry.identity.pid
+    stat = procfs.stat(pid)
+    leads = stat is not None and stat.session == pid
+    return leads and pid != 1 and replica(tag, pid) in (None, entry.id)
+
+
+def _its(entry: Entry) -> Cgroup | None:
+    """The cgroup that the line names, if the engine is there: all in it end with it."""
+    found = procfs.cgroup(entry.identity.pid) if entry.cgroup else None
+    named = Path(entry.cgroup or "")
+    return Cgroup.at(str(named)) if found and found.is_relative_to(named) else None

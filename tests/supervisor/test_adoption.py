@@ -187,6 +187,45 @@ async def test_an_engine_of_which_one_part_of_the_proof_is_damaged_is_kept(
         assert entry["identity"] == said
 
 
+async def test_a_process_that_was_not_started_as_an_engine_is_never_adopted(
+    state_dir: Path,
+) -> None:
+    """With the first process of the machine all others would have been signalled: its
+    number, its start time and the boot are no secret.
+    """
+    with subprocess.Popen(["sleep", "60"]) as child:
+        for pid in (1, child.pid):
+            await written(state_dir, pid)
+            ledger = Ledger(state_dir)
+            await run_sync(ledger.open)
+
+            found = await adopt.survey(ledger, {"process": Processes(ledger, None)})
+
+            assert (found.alive, found.strays) == ([], [])
+            assert [entry.identity.pid for entry in found.gone] == [pid]
+        assert child.poll() is None
+        child.kill()
+
+
+async def test_a_line_copied_for_another_replica_does_not_end_its_engine(
+    state_dir: Path,
+) -> None:
+    async with node(state_dir) as here:
+        here.supervisor.want(order("fake-0"))
+        first = await here.state("ready")
+    line = state_dir / "ledger" / "fake-0.json"
+    other = line.read_bytes().replace(b'"id":"fake-0"', b'"id":"fake-1"')
+    line.with_name("fake-1.json").write_bytes(other)
+    async with node(state_dir) as here:
+        here.supervisor.want(order("fake-0"))
+        here.supervisor.unwant("fake-1")
+        kept = await here.until(lambda s: s.state == "ready" and s.adopted)
+
+        assert [s.id for s in here.supervisor.statuses()] == ["fake-0"]
+        assert kept.pid == first.pid
+        await here.supervisor.stop_all()
+
+
 class Deaf:
     """systemd, as it seems while it begins anew: it answers nothing."""
 

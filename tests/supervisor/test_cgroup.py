@@ -134,6 +134,40 @@ async def test_an_adopted_engine_is_still_held_by_its_cgroup(
         assert not await is_alive(pid)
 
 
+async def test_a_cgroup_that_an_adopted_engine_is_not_in_is_not_swept(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    """A folder of that name and a list of numbers were enough: they were signalled."""
+    backend = Processes(ledger, None)
+    argv = (*FAKE, "--port", str(free_block(1)))
+    launch = Launch(argv=argv)
+    place = await run_sync(
+        files.lay_out, ledger.folder.parent, "fake-0", launch, ledger.tags("fake-0")
+    )
+    first = await backend.start("fake-0", launch, place, lambda _, __: None)
+    folder = tmp_path / "engine-fake-0"
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as stranger:
+        await run_sync(folder.mkdir)
+        await run_sync((folder / "cgroup.procs").write_text, f"{stranger.pid}\n")
+        entry = Entry(
+            machine=ledger.machine,
+            id="fake-0",
+            generation=1,
+            digest="d1",
+            identity=first.identity,
+            launch=launch,
+            cgroup=str(folder),
+        )
+        first.close()
+        adopted = await backend.adopt(entry)
+        assert adopted
+        await adopted.stop(signal.SIGTERM, 1.0)
+
+        assert stranger.poll() is None
+        assert not await is_alive(entry.identity.pid)
+        stranger.kill()
+
+
 async def test_an_engine_joins_before_its_first_instruction(
     ledger: Ledger, delegated: Path
 ) -> None:
