@@ -329,12 +329,16 @@ def _certificates(path: Path) -> list["x509.Certificate"]:
 
 
 def _mark(path: Path) -> object:
-    """Differs once the file is another: written in place, renamed over, or gone."""
+    """Differs once the file is another: written in place, renamed over, or gone. Also
+    once others may read it: a key that only root could read is mended by a chown.
+    """
     try:
         found = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_ino, found.st_size
+    content = found.st_mtime_ns, found.st_ino, found.st_size
+    # Within one tick the times are the same; an access list changes the last alone.
+    return *content, found.st_mode, found.st_uid, found.st_gid, found.st_ctime_ns
 
 
 def _words(error: Exception) -> str:

@@ -12,7 +12,7 @@ import pytest
 from llmgw import pki
 from llmgw.config.keys import Tls
 from llmgw.errors import TlsError
-from llmgw.tls import DAY, Certificates, read
+from llmgw.tls import DAY, Certificates, Pair, read
 from tests.fakes.certified import authority, settings
 
 
@@ -295,3 +295,28 @@ def test_a_mark_of_a_file_changes_when_it_is_replaced_within_one_tick(
     certificates.refresh()
 
     assert codes(certificates) == ["tls_files"]
+
+
+def test_a_key_that_could_not_be_read_is_read_once_it_may_be(tmp_path: Path) -> None:
+    """`chmod` and `chown` leave size and time of writing as they were. (Root may read
+    all; the loader stands in for a user who may not.)
+    """
+
+    def load(cert: Path, key: Path, ca: Path) -> Pair:
+        if not key.stat().st_mode & 0o044:
+            raise TlsError("cannot be read: Permission denied", where=str(key))
+        return read(cert, key, ca)
+
+    tls = settings(authority(tmp_path))
+    key = paths(tls)[1]
+    key.chmod(0o640)
+    certificates = Certificates(tls, "n1", load=load)
+    certificates.refresh()
+    key.chmod(0o600)
+    certificates.refresh()
+    assert codes(certificates) == ["tls_files"]
+
+    key.chmod(0o640)
+    certificates.refresh()
+
+    assert codes(certificates) == []
