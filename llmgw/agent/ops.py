@@ -16,7 +16,7 @@ from llmgw.agent.run import Agent
 from llmgw.agent.view import Answer
 from llmgw.agent.waiting import waiting
 from llmgw.errors import LlmgwError
-from llmgw.reconcile import Keep, Start, Stop
+from llmgw.reconcile import Action, Keep, Start, Stop
 from llmgw.wire import Ask, Probe
 
 
@@ -64,6 +64,7 @@ class Ops:
             "rev_applied": agent.view.rev_applied,
             "replicas": msgspec.to_builtins(agent.view.statuses()),
             "held": self._held(),
+            "waits": self._waits(agent.plan()),
             "problems": msgspec.to_builtins(
                 (*agent.view.problems(), *agent.link.problems())
             ),
@@ -82,6 +83,16 @@ class Ops:
             )
         said = {Start: "start", Stop: "stop", Keep: "keep"}
         actions = agent.plan()
+        return [
+            *({"action": said[type(one)], "name": one.name} for one in actions),
+            *self._waits(actions),
+        ]
+
+    def _waits(self, actions: tuple[Action, ...]) -> list[dict[str, Any]]:
+        """What is wanted and gets none of *actions*, with the reason."""
+        agent = self._agent
+        if agent.desired is None:
+            return []
         waits = waiting(
             agent.desired.wanted,
             agent.supervisor.statuses(),
@@ -89,10 +100,7 @@ class Ops:
             held=agent.person.stopped,
             draining=agent.draining() is not None,
         )
-        return [
-            *({"action": said[type(one)], "name": one.name} for one in actions),
-            *map(msgspec.to_builtins, waits),
-        ]
+        return [msgspec.to_builtins(one) for one in waits]
 
     async def _survey(self, _request: Request) -> Any:
         return msgspec.to_builtins(self._agent.view.facts())
@@ -124,9 +132,16 @@ class Ops:
         await agent.person.undrain(wanted=wanted)
         return {"drain": before, "held": self._held()}
 
-    async def _stop(self, request: Request) -> bool:
-        await self._agent.person.hold(_name(request), held=True)
-        return True
+    async def _stop(self, request: Request) -> dict[str, bool]:
+        """Whether a process still has to end for that."""
+        name = _name(request)
+        await self._agent.person.hold(name, held=True)
+        here = self._agent.supervisor.statuses()
+        is_ending = any(
+            one.id == name and one.pid is not None and one.state != "stopped"
+            for one in here
+        )
+        return {"is_ending": is_ending}
 
     async def _start(self, request: Request) -> dict[str, Any]:
         """Whether a person held it, and what holds it still."""
@@ -174,12 +189,12 @@ class Ops:
         known = self._agent.person.known()
         if name in known.union(logged) and "/" not in name:
             return name
-        said = [f"logs are here of {', '.join(logged) or 'none'}"]
+        folder = supervisor.log_path("x").parent
+        said = [f"in {folder} are logs of {', '.join(logged) or 'none'}"]
         if silent := sorted(known.difference(logged)):
             said.append(f"not yet of {', '.join(silent)}")
         raise LlmgwError(
             f"{name[:80]!r} is not the name of a replica that is wanted or ran here",
-            where=str(supervisor.log_path("x").parent),
             fix="; ".join(said),
         )
 
@@ -189,6 +204,7 @@ class Ops:
 
 def _name(request: Request) -> str:
     name = request.get("replica")
-    if not isinstance(name, str):
-        raise LlmgwError("a replica has to be named")
+    if not isinstance(name, str) or not name.strip():
+        fix = "`llmgw status` shows the ids"
+        raise LlmgwError("a replica has to be named", fix=fix)
     return name

@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from llmgw.agent import kept
+from llmgw.config.address import quote
 from llmgw.errors import LlmgwError
 from llmgw.supervisor.supervisor import Supervisor
 from llmgw.wire import Wanted
@@ -156,7 +157,10 @@ class Person:
         found = {digest for id, digest in named if id == name}
         if not found:
             known = ", ".join(sorted(self.known())) or "none"
-            raise LlmgwError(f"there is no replica {name} here; there are: {known}")
+            raise LlmgwError(
+                f"there is no replica {quote(name[:80])} here",
+                fix=f"there are {known}; `llmgw status` shows them",
+            )
         return found
 
     def known(self) -> set[str]:

@@ -11,6 +11,8 @@ import msgspec
 
 from llmgw.agent.door import ask, ask_once
 from llmgw.cli._file import add_config, add_file, file_if_any, named, named_in
+from llmgw.cli._logs import is_without_agent
+from llmgw.cli._logs import read as read_log
 from llmgw.cli._socket import add_socket, understood
 from llmgw.config import keys, load
 from llmgw.engines.install import Wish, install, roll_back
@@ -24,6 +26,7 @@ examples:
   llmgw engines install https://example.org/llama-b10434.tgz --sha256 SUM
   llmgw engines logs -f qwen-0
 """
+_AN_ID = "the replica's, as `llmgw status` and `llmgw plan` show it"
 _GET_ONE = "`llmgw engines install URL --sha256 SUM`"
 
 
@@ -40,16 +43,24 @@ def add_parser(commands: Any) -> None:
     for verb, run, said in (
         ("stop", _stop, "stop a replica, whatever is wanted, until it is started here"),
         ("start", _start, "let a replica run again that was stopped here"),
-        ("logs", _logs, "what a replica has written"),
+        ("logs", _logs, "what a replica has written, also where no agent runs"),
     ):
-        local = verbs.add_parser(verb, help=said)
-        local.add_argument("replica", metavar="ID")
+        example = f"example: llmgw engines {verb} qwen-0"
+        local = verbs.add_parser(verb, help=said, description=said, epilog=example)
+        local.add_argument("replica", metavar="ID", type=_id, help=_AN_ID)
         add_socket(local)
         if verb == "logs":
+            add_config(local)
             local.add_argument(
                 "-f", "--follow", action="store_true", help="and what comes"
             )
         local.set_defaults(run=run)
+
+
+def _id(text: str) -> str:
+    if not text.strip():
+        raise argparse.ArgumentTypeError("is empty; `llmgw status` shows the ids")
+    return text
 
 
 def _add_builds(verbs: Any) -> None:
@@ -99,8 +110,9 @@ def _list(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
         return 0
-    rows = [("NAME", "ENGINE", "VERSION", "PROGRAM"), *map(_row, found.builds)]
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    head = [("NAME", "ENGINE", "VERSION", "PROGRAM")] if found.builds else []
+    rows = [*head, *map(_row, found.builds)]
+    widths = [max((len(row[n]) for row in rows), default=0) for n in range(3)]
     for row in rows:
         cells = [text.ljust(width) for text, width in zip(row, widths, strict=False)]
         print("  ".join([*cells, row[3]]))
@@ -157,9 +169,11 @@ def _tell_agent(arguments: argparse.Namespace) -> None:
 
 
 def _stop(arguments: argparse.Namespace) -> int:
-    ask_once(arguments.socket, "stop", replica=arguments.replica)
-    again = f"llmgw engines start {arguments.replica}"
-    print(f"{arguments.replica} is stopped; `{again}` lets it run again")
+    name = arguments.replica
+    answer = ask_once(arguments.socket, "stop", replica=name)
+    with understood(arguments.socket):
+        does = "is being stopped" if answer["is_ending"] else "does not run"
+    print(f"{name} {does}; `llmgw engines start {name}` lets it run again")
     return 0
 
 
@@ -187,9 +201,15 @@ def _logs(arguments: argparse.Namespace) -> int:
         follow=arguments.follow,
     )
     is_silent = True
-    for text in said:
-        print(text, end="", flush=True)
-        is_silent = is_silent and not text
+    try:
+        for text in said:
+            print(text, end="", flush=True)
+            is_silent = is_silent and not text
+    except LlmgwError as error:
+        if not is_without_agent(error):
+            raise
+        read_log(arguments, error)
+        return 0
     if is_silent:
         replica = arguments.replica
         waits = f"`llmgw engines logs -f {replica}` waits for it"

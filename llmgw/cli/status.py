@@ -10,7 +10,9 @@ import msgspec
 from llmgw.agent.door import ask_once
 from llmgw.cli._socket import add_socket, understood
 from llmgw.config.units import show_duration
+from llmgw.supervisor.watch import described
 from llmgw.weights.space import shown
+from llmgw.wire import Exit
 
 
 def add_parser(commands: Any) -> None:
@@ -64,6 +66,11 @@ def lines(status: dict[str, Any]) -> list[str]:
     for name in status["held"]:
         said.append(f"held      {name} is wanted, and stopped by a person here")
         said.append(f"          `llmgw engines start {name}` lets it run again")
+    for wait in _unseen(status):
+        word = "held" if wait["action"] == "hold" else "waits"
+        said.append(f"{word:<9} {wait['name']}: {wait['why']}")
+        if wait.get("fix"):
+            said.append(f"          {wait['fix']}")
     if not status["replicas"]:
         said.append("replicas  none")
     for problem in status["problems"]:
@@ -72,6 +79,17 @@ def lines(status: dict[str, Any]) -> list[str]:
         if problem.get("fix"):
             said.append(f"          fix: {problem['fix']}")
     return said
+
+
+def _unseen(status: dict[str, Any]) -> list[dict[str, str]]:
+    """Of what is wanted and does not start, that of which no other line tells."""
+    seen = {replica["id"] for replica in status["replicas"]}
+    return [
+        one
+        for one in status["waits"]
+        if one["name"] not in status["held"]
+        and (one["action"] == "hold" or one["name"] not in seen)
+    ]
 
 
 def drained(drain: dict[str, Any]) -> list[str]:
@@ -100,11 +118,23 @@ def _replica(replica: dict[str, Any]) -> str:
         said += f" pid {replica['pid']}"
     if replica.get("adopted"):
         said += " adopted"
+    said += _falls(replica)
     progress = replica.get("progress")
     if progress:
         said += f" ({progress['what']}{share(progress)})"
     if replica.get("reason"):
         said += f": {replica['reason']}"
+    return said
+
+
+def _falls(replica: dict[str, Any]) -> str:
+    """How often it fell, and how the last time, if no reason follows that says it."""
+    if not replica.get("restarts"):
+        return ""
+    count = replica["restarts"]
+    said = f" restarted {count} time" + ("s" if count > 1 else "")
+    if replica.get("exit") and not replica.get("reason"):
+        said += f" (the last {described(msgspec.convert(replica['exit'], Exit))})"
     return said
 
 

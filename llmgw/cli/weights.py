@@ -96,6 +96,9 @@ def _list(cache: Cache, arguments: argparse.Namespace) -> int:
         print(f"{shown(item.size):>10}  {_ago(item.used_s_ago):>8}  {item.folder}")
         for source in item.sources:
             print(f"{'':20}  {source}  ({item.files} files, {why})")
+    if not items:
+        print(f"nothing lies in {cache.root}")
+        return 0
     total = shown(sum(item.size for item in items))
     print(f"{total:>10}  {len(items)} in {cache.root}")
     return 0

@@ -38,13 +38,14 @@ def agent_of(
         ({}, "has to be named"),
         ({"replica": None}, "has to be named"),
         ({"replica": 7}, "has to be named"),
+        ({"replica": " "}, "has to be named"),
         ({"replica": nested(900)}, "has to be named"),
         ({"replica": "../ledger"}, r"'\.\./ledger' is not the name"),
         ({"replica": "A"}, "'A' is not the name"),
         ({"replica": "a.b/c"}, "'a.b/c' is not the name"),
-        ({"replica": "x" * 4_000_000}, r": 'x{80}' is not the name"),
+        ({"replica": "x" * 4_000_000}, r"^'x{80}' is not the name"),
     ],
-    ids=["none", "null", "number", "deep", "path", "case", "beside", "long"],
+    ids=["none", "null", "number", "blank", "deep", "path", "case", "beside", "long"],
 )
 async def test_a_log_of_what_is_no_replica_is_refused(
     tmp_path: Path, args: dict[str, Any], says: str
@@ -93,8 +94,8 @@ async def test_for_a_name_that_nothing_has_it_says_what_has_logs(
         with anyio.fail_after(5):
             await anext(logs({"op": "logs", "replica": "nope", "follow": follow}))
 
-    assert caught.value.where == f"{tmp_path}/logs"
-    assert caught.value.fix == "logs are here of a, b; not yet of c"
+    assert str(caught.value).startswith("'nope' is not the name")
+    assert caught.value.fix == f"in {tmp_path}/logs are logs of a, b; not yet of c"
 
 
 async def test_what_is_wanted_and_silent_yet_is_followed_from_its_first_line(

@@ -151,5 +151,5 @@ async def test_what_a_person_stopped_starts_again_though_nothing_remembers_it(
     assert held == (wanted,)
     assert was_held == [True, False]
     assert restarted.held() == restarted.stopped == ()
-    with pytest.raises(LlmgwError, match="no replica b here; there are: a"):
+    with pytest.raises(LlmgwError, match='no replica "b" here'):
         await restarted.hold("b", held=False)

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from llmgw.agent.door import Request
-from llmgw.errors import EngineError
+from llmgw.cli import parse
+from llmgw.errors import EngineError, LlmgwError
 from tests.cli.at_a_door import at_a_door, llmgw
 from tests.engines.test_install import SERVER, manifest
 from tests.engines.test_unpack import tar
@@ -53,7 +54,8 @@ def test_a_machine_without_a_file_and_without_a_build_is_told_the_next_step(
 
     assert llmgw("engines", "list") == 0
 
-    said = capsys.readouterr().err
+    out, said = capsys.readouterr()
+    assert out == ""
     assert said.startswith("none in /opt/llmgw/engines, nor on PATH")
     assert "llmgw engines install" in said
 
@@ -94,6 +96,92 @@ async def test_start_says_what_it_changed_and_what_holds_it_still(
     assert all(line.startswith(word) for line, word in zip(lines, words, strict=True))
 
 
+@pytest.mark.parametrize(
+    ("is_ending", "words"), [(True, "a-0 is being stopped; `"), (False, "a-0 does not")]
+)
+async def test_of_one_that_still_ends_it_is_not_said_that_it_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], is_ending: bool, words: str
+) -> None:
+    """`a-0 is stopped`, while it took half a minute for it."""
+
+    async def stop(_request: Request) -> AsyncIterator[Any]:
+        yield {"is_ending": is_ending}
+
+    command = ("engines", "stop", "a-0")
+    await at_a_door(tmp_path / "agent.sock", {"stop": stop}, command)
+
+    said = capsys.readouterr().out
+    assert said.startswith(words)
+    assert "`llmgw engines start a-0` lets it run again" in said
+
+
+@pytest.mark.parametrize("verb", ["stop", "start", "logs"])
+def test_a_replica_is_named_and_help_says_how_it_is_called(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parse(["engines", verb, ""])
+    assert "is empty; `llmgw status` shows the ids" in capsys.readouterr().err
+
+    with pytest.raises(SystemExit):
+        parse(["engines", verb, "--help"])
+    told = " ".join(capsys.readouterr().out.split())
+    assert "as `llmgw status` and `llmgw plan` show it" in told
+
+
+def logs_of(folder: Path, *more: str) -> tuple[str | Path, ...]:
+    """Of b-0, where no agent is to be asked."""
+    (folder / "state" / "logs").mkdir(parents=True, exist_ok=True)
+    (folder / "agent.toml").write_text(
+        f'server = "http://cp:1"\nstate_dir = "{folder}/state"\n'
+    )
+    where = ("--config", folder / "agent.toml", "--socket", folder / "none.sock")
+    return ("engines", "logs", *where, *more)
+
+
+def test_without_an_agent_a_log_is_read_where_it_lies(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Engines outlive the agent; when it does not start is when somebody looks."""
+    words = logs_of(tmp_path, "b-0")
+    path = tmp_path / "state" / "logs" / "b-0.log"
+    path.write_text("".join(f"{number}\n" for number in range(300)))
+
+    assert llmgw(*words) == 0
+
+    said = capsys.readouterr()
+    assert said.out.split() == [str(number) for number in range(200, 300)]
+    assert said.err.strip().endswith(f"none.sock: read from {path}")
+
+
+@pytest.mark.parametrize("name", ["nope", "../secret"])
+def test_a_log_that_is_not_there_is_said_not_to_be(tmp_path: Path, name: str) -> None:
+    words = logs_of(tmp_path, name)
+    (tmp_path / "state" / "logs" / "b-0.log").touch()
+    (tmp_path / "state" / "secret.log").write_text("secret")
+
+    with pytest.raises(LlmgwError, match=f'no log of "{name}" is here') as caught:
+        llmgw(*words)
+
+    assert caught.value.fix.startswith("logs are here of b-0; start it with")
+
+
+async def test_what_the_agent_says_of_a_name_is_not_taken_for_its_absence(
+    tmp_path: Path,
+) -> None:
+    async def refuses(_request: Request) -> AsyncIterator[Any]:
+        raise LlmgwError("no such")
+        yield
+
+    words = logs_of(tmp_path, "b-0")
+    (tmp_path / "state" / "logs" / "b-0.log").write_text("old")
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await at_a_door(tmp_path / "agent.sock", {"logs": refuses}, words)
+
+    assert caught.group_contains(LlmgwError, match="no such")
+
+
 async def test_of_one_that_is_silent_so_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -122,7 +210,7 @@ async def test_stop_start_and_logs_go_through_the_agents_door(
         elif request["op"] == "start":
             yield {"was_held": True, "drain": None}
         else:
-            yield True
+            yield {"is_ending": True}
 
     await at_a_door(
         tmp_path / "agent.sock",

@@ -62,6 +62,10 @@ def test_that_there_was_nothing_to_verify_is_said(tmp_path: Path) -> None:
     assert (ended.returncode, ended.stdout) == (0, f"nothing lies in {tmp_path}\n")
 
 
+def test_an_empty_cache_is_said_to_be_empty(tmp_path: Path) -> None:
+    assert llmgw(tmp_path, "list").stdout == f"nothing lies in {tmp_path}\n"
+
+
 async def test_the_longest_unused_is_listed_first(cache: Path) -> None:
     assert [Path(f).name for f in folders(cache)] == ["old.gguf", "new.gguf"]
 

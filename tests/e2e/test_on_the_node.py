@@ -72,6 +72,7 @@ def test_a_drain_ends_at_its_limit(fleet: Fleet, port: int) -> None:
     fleet.replica("stopped")
     assert not alive(pid)
     assert before == "keep   a\n"
+    assert "held      a: is wanted and this node drains\n" in fleet.text()
     drained = "hold   a: is wanted and this node drains\n"
     assert fleet.text("plan") == f"{drained}       `llmgw undrain` ends it\n"
 
@@ -156,9 +157,9 @@ def test_what_a_person_stopped_twice_or_before_a_restart_starts_at_a_word(
     fleet: Fleet, port: int
 ) -> None:
     agent, first = at_work(fleet, port)
-    list(ask(fleet.socket, "stop", replica="a"))
+    ends = list(ask(fleet.socket, "stop", replica="a"))
     fleet.replica("stopped")
-    list(ask(fleet.socket, "stop", replica="a"))
+    ended = list(ask(fleet.socket, "stop", replica="a"))
     list(ask(fleet.socket, "start", replica="a"))
     second = fleet.replica("ready")["pid"]
     list(ask(fleet.socket, "stop", replica="a"))
@@ -168,6 +169,7 @@ def test_what_a_person_stopped_twice_or_before_a_restart_starts_at_a_word(
     planned = fleet.text("plan")
     started = list(ask(fleet.socket, "start", replica="a"))
 
+    assert (ends, ended) == ([{"is_ending": True}], [{"is_ending": False}])
     assert started == [{"was_held": True, "drain": None}]
     assert fleet.replica("ready")["pid"] not in (first, second)
     assert held == ["a"]
@@ -354,6 +356,8 @@ def test_a_log_is_followed_and_no_other_file_is_read_in_its_place(
         heard += next(said)
 
     assert "gr\u00fcezi" in heard
-    for name in ("../../agent", "a/../../x", "", "A", "a.zz"):
+    with pytest.raises(LlmgwError, match="has to be named"):
+        list(ask(fleet.socket, "logs", replica=""))
+    for name in ("../../agent", "a/../../x", "A", "a.zz"):
         with pytest.raises(LlmgwError, match="is not the name"):
             list(ask(fleet.socket, "logs", replica=name))
