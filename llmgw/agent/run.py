@@ -29,7 +29,7 @@ from llmgw.engines import threads
 from llmgw.engines.group import fabric_hcas
 from llmgw.engines.provision import Provision
 from llmgw.errors import EngineError
-from llmgw.reconcile import Action, Running, Start, Stop, plan
+from llmgw.reconcile import Action, Running, Start, Stop, plan, replica_id
 from llmgw.session.link import Link
 from llmgw.session.node import Desired, Identity, LinkStatus
 from llmgw.supervisor.supervisor import Supervisor
@@ -203,9 +203,16 @@ class Agent:
         seen = -1
         while True:
             seen, status = await link.status.newer_than(seen)
-            self._systemd.status(_said(status))
+            self._tell_systemd(status)
             # Counts for a replica's stop_after: a session, not an attempt at one.
             self.supervisor.connected(status.state == "connected")
+
+    def _tell_systemd(self, status: LinkStatus) -> None:
+        """A reload of the unit succeeds whatever the file says: its state has it."""
+        line, wrong = _said(status), self.view.own_problems.get("reload")
+        if wrong:
+            line = f"{line}; {wrong.where}: {wrong.what}"
+        self._systemd.status(" ".join(line.split()))
 
     # Reconciling -----------------------------------------------------------------
 
@@ -330,6 +337,8 @@ class Agent:
             resolved = await reread(self._read, self.say_problem)
             if resolved is not None:
                 self._apply(resolved)
+                self._forget_failures()
+            self._tell_systemd(self.link.status.value)
             self._systemd.ready()
             self.touch()
 
@@ -342,6 +351,15 @@ class Agent:
         self.inventory.reconfigure(config)
         if relink:
             self._relink.set()
+
+    def _forget_failures(self) -> None:
+        """What failed may have failed for what a person has just mended, here or on the
+        disk: it is planned anew. A group is its leader's to start again.
+        """
+        alone = {one.replica.id for one in self._wanted() if not one.replica.group}
+        for status in self.supervisor.statuses():
+            if status.state == "failed" and replica_id(status.id) in alone:
+                self.supervisor.unwant(status.id)
 
 
 def _said(status: LinkStatus) -> str:

@@ -14,7 +14,8 @@ from llmgw.wire import ReplicaStatus, State, Wanted
 
 # When it is tried again, or comes to its turn.
 AGAIN: dict[State, str] = {
-    "failed": "it is tried again once it is wanted with a new generation",
+    "failed": "it is tried again once it is wanted with a new generation, or the "
+    "agent is reloaded",
     "crash_loop": "it is tried again by itself, at the slowest pace",
     "backoff": "it is tried again by itself",
     "stopping": "it starts once that has ended",

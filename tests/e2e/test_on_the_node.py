@@ -295,6 +295,21 @@ def test_a_reload_takes_what_it_can_and_a_wrong_file_changes_nothing(
     assert fleet.replica("ready")["pid"] == pid
 
 
+def test_what_failed_is_tried_again_by_a_reload_once_its_cause_is_mended(
+    fleet: Fleet, port: int
+) -> None:
+    """`put its folder into model_dirs` was said and done, and changed nothing."""
+    fleet.write(f"http://127.0.0.1:{port}")
+    fleet.want(replica())
+    agent = fleet.agent()
+    fleet.replica("failed")
+    file_of(fleet, port)
+
+    agent.send(signal.SIGHUP)
+
+    assert fleet.replica("ready")
+
+
 def codes(fleet: Fleet) -> set[str]:
     status = fleet.status() or {"problems": []}
     return {problem["code"] for problem in status["problems"]}
