@@ -250,8 +250,18 @@ def ask(
             raise LlmgwError(
                 f"no agent answers: {error.strerror or error}",
                 where=str(path),
-                fix="start it with `llmgw agent`, or name its socket with --socket",
+                fix=_start(path),
             ) from error
+
+
+def _start(path: Path) -> str:
+    """Root's own agent would leave files that the unit cannot write."""
+    if path == SYSTEM:
+        return (
+            "`systemctl status llmgw-agent` says why, `systemctl start llmgw-agent` "
+            "starts it; where there is no such unit, `llmgw agent`"
+        )
+    return "start it with `llmgw agent`, or name its socket with --socket"
 
 
 def _lines(door: socket.socket, patience: float | None) -> Iterator[bytes]:

@@ -104,6 +104,17 @@ def test_without_an_agent_the_client_is_told_what_to_do(tmp_path: Path) -> None:
     assert "--socket" in caught.value.fix
 
 
+def test_where_a_units_agent_is_away_root_is_not_told_to_run_one_by_hand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What that one would leave in /var/lib/llmgw the unit's user cannot write."""
+    monkeypatch.setattr(doors, "SYSTEM", tmp_path / "agent.sock")
+    with pytest.raises(LlmgwError, match="no agent answers") as caught:
+        list(ask(tmp_path / "agent.sock", "status"))
+
+    assert "systemctl start llmgw-agent" in caught.value.fix
+
+
 def test_an_agent_that_is_another_users_is_not_said_to_be_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
