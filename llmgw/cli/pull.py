@@ -3,7 +3,7 @@
 import argparse
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ What was interrupted is taken up where it was left; what lies complete is not fe
 LINE_EVERY = 5.0
 
 Show = Callable[[Progress], None]
+Beside = Callable[[], Coroutine[Any, Any, None]]
 
 
 def add_parser(commands: Any) -> None:
@@ -64,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     if sys.stderr.isatty():
         path = _with_a_bar(weights, arguments)
     else:
-        path = _pulled(weights, arguments, _lines(masked(arguments.source)))
+        path = _with_lines(weights, arguments)
     print(path)
     return 0
 
@@ -90,11 +91,20 @@ def cache_of(found: Loaded) -> Path:
     return Path(chosen)
 
 
-def _pulled(weights: Weights, arguments: argparse.Namespace, show: Show) -> Path:
+def _with_lines(weights: Weights, arguments: argparse.Namespace) -> Path:
+    lines = Lines(masked(arguments.source))
+    return _pulled(weights, arguments, lines.show, lines.run)
+
+
+def _pulled(
+    weights: Weights, arguments: argparse.Namespace, show: Show, *beside: Beside
+) -> Path:
     async def main() -> Path | WeightsError | None:
         outcome: Path | WeightsError | None = None
         async with anyio.create_task_group() as group:
             await group.start(weights.run)
+            for part in beside:
+                group.start_soon(part)
             try:
                 outcome = await weights.ensure(arguments.source, arguments.digest, show)
             except WeightsError as error:
@@ -109,22 +119,35 @@ def _pulled(weights: Weights, arguments: argparse.Namespace, show: Show) -> Path
     return outcome
 
 
-def _lines(name: str) -> Show:
-    said, had = -LINE_EVERY, None
+class Lines:
+    """The newest progress: at once, then every so often, also where nothing comes. In
+    a log a standstill is what somebody looks for.
+    """
 
-    def show(progress: Progress) -> None:
-        nonlocal said, had
-        now = time.monotonic()
-        if now - said >= LINE_EVERY:
-            rate = (
-                ""
-                if had is None
-                else paced(progress, (progress.done - had) / (now - said))
-            )
-            said, had = now, progress.done
-            print(f"{name}: {told(progress)}{rate}", file=sys.stderr, flush=True)
+    def __init__(self, name: str, every: float = LINE_EVERY) -> None:
+        self._name = name
+        self._every = every
+        self._now: Progress | None = None
+        self._said: tuple[float, int] | None = None
 
-    return show
+    def show(self, progress: Progress) -> None:
+        self._now = progress
+        if self._said is None:
+            self._say(progress)
+
+    async def run(self) -> None:
+        while True:
+            await anyio.sleep(self._every)
+            if self._now is not None:
+                self._say(self._now)
+
+    def _say(self, progress: Progress) -> None:
+        now, rate = time.monotonic(), ""
+        if self._said is not None:
+            since, had = self._said
+            rate = paced(progress, (progress.done - had) / (now - since))
+        self._said = now, progress.done
+        print(f"{self._name}: {told(progress)}{rate}", file=sys.stderr, flush=True)
 
 
 def told(progress: Progress) -> str:
@@ -152,7 +175,7 @@ def _with_a_bar(weights: Weights, arguments: argparse.Namespace) -> Path:
         from rich import progress as bars
         from rich.console import Console
     except ImportError:
-        return _pulled(weights, arguments, _lines(masked(arguments.source)))
+        return _with_lines(weights, arguments)
     name = Path(masked(arguments.source)).name
     columns = (
         bars.TextColumn("{task.description}"),

@@ -9,10 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import anyio
 import msgspec
 import pytest
 
-from llmgw.cli.pull import paced
+from llmgw.cli.pull import Lines, paced
 from llmgw.wire import Progress
 from tests.fakes.ports import free_port
 from tests.fakes.typed import LLMGW
@@ -128,6 +129,28 @@ def test_a_line_says_how_fast_it_comes_and_how_long_it_will_take() -> None:
     assert paced(step, 512 * 1024**2) == ", 512.0 MiB/s, 4 s to go"
     assert paced(Progress(what="fetching", done=5), 1024.0) == ", 1.0 KiB/s"
     assert paced(step, 0.0) == ""
+
+
+async def test_of_a_standstill_a_line_is_written_as_well(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """There was none, and a fetch that stood still looked like one that had ended."""
+    lines = Lines("x", every=0.01)
+    lines.show(Progress(what="fetching", done=5))
+    said = capsys.readouterr().err
+    assert said == "x: fetching, 5 B\n"
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            group.start_soon(lines.run)
+            while said.count("x: fetching, 5 B\n") < 3:
+                await anyio.sleep(0.01)
+                said += capsys.readouterr().err
+            lines.show(Progress(what="fetching", done=9))
+            while "x: fetching, 9 B, " not in said:  # and how fast
+                await anyio.sleep(0.01)
+                said += capsys.readouterr().err
+            group.cancel_scope.cancel()
 
 
 def test_a_folder_that_cannot_be_written_to_is_told_by_the_option_that_named_it(

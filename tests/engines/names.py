@@ -1,7 +1,8 @@
 """Whether an engine calls things as its module here does, read from its wheel.
 
-    .venv/bin/pip download --no-deps vllm
-    .venv/bin/python -m tests.engines.names vllm vllm-*.whl
+    wheels=$(mktemp -d)
+    .venv/bin/pip download --no-deps --dest "$wheels" vllm
+    .venv/bin/python -m tests.engines.names vllm "$wheels"/vllm-*.whl
 
 Nothing is run: neither the engine's hundred dependencies nor a GPU is needed. Ends
 with 1 and the names that the wheel does not have. (llama.cpp has no such source in its
