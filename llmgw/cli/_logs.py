@@ -26,7 +26,7 @@ def read(arguments: Namespace, error: LlmgwError) -> None:
     state_dir = _state_dir(arguments)
     path = log_path(state_dir, name)
     with named("read", path):
-        if name not in _logged(state_dir) or "/" in name:
+        if name not in _logged(state_dir):
             known = ", ".join(_logged(state_dir)) or "none"
             raise LlmgwError(
                 f"no agent answers, and no log of {quote(name[:80])} is here",

@@ -93,10 +93,10 @@ def cache_of(found: Loaded) -> Path:
 
 def _with_lines(weights: Weights, arguments: argparse.Namespace) -> Path:
     lines = Lines(masked(arguments.source))
-    return _pulled(weights, arguments, lines.show, lines.run)
+    return pulled(weights, arguments, lines.show, lines.run)
 
 
-def _pulled(
+def pulled(
     weights: Weights, arguments: argparse.Namespace, show: Show, *beside: Beside
 ) -> Path:
     async def main() -> Path | WeightsError | None:
@@ -195,7 +195,7 @@ def _with_a_bar(weights: Weights, arguments: argparse.Namespace) -> Path:
                 description=f"{name} {step.what}",
             )
 
-        return _pulled(weights, arguments, show)
+        return pulled(weights, arguments, show)
 
 
 def _with_events(weights: Weights, arguments: argparse.Namespace) -> int:
@@ -206,7 +206,7 @@ def _with_events(weights: Weights, arguments: argparse.Namespace) -> int:
         event("progress", what=step.what, done=step.done, total=step.total)
 
     try:
-        path = _pulled(weights, arguments, show)
+        path = pulled(weights, arguments, show)
     except WeightsError as error:
         event("failed", what=error.what, where=error.where, fix=error.fix)
         return error.exit_code

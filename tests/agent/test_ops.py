@@ -13,7 +13,7 @@ from llmgw.agent.run import Agent
 from llmgw.config import keys
 from llmgw.errors import LlmgwError
 from llmgw.supervisor.supervisor import Supervisor
-from llmgw.wire import Ask, Replica, ReplicaStatus, Wanted
+from llmgw.wire import Ask, Replica, ReplicaStatus, State, Wanted
 
 
 def nested(levels: int) -> list[Any]:
@@ -120,6 +120,24 @@ async def test_what_is_wanted_and_silent_yet_is_followed_from_its_first_line(
             await (folder / "c.log").write_text("loading\n")
 
     assert heard == ["loading\n"]
+
+
+@pytest.mark.parametrize(
+    ("state", "pid", "is_ending"),
+    [("ready", 7, True), ("backoff", None, False), ("stopped", 7, False)],
+)
+async def test_a_replica_without_a_process_does_not_have_to_end(
+    tmp_path: Path, state: State, pid: int | None, is_ending: bool
+) -> None:
+    class One(Supervisor):
+        def statuses(self) -> tuple[ReplicaStatus, ...]:
+            one = ReplicaStatus(id="a", generation=1, state=state, since_s=0.0, pid=pid)
+            return (one,)
+
+    agent = agent_of(tmp_path, supervisor=One(keys.Supervisor(), tmp_path))
+    answer = Ops(agent).table()["stop"]
+
+    assert await anext(answer({"replica": "a"})) == {"is_ending": is_ending}
 
 
 @pytest.mark.parametrize(

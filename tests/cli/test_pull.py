@@ -6,6 +6,7 @@ import pty
 import signal
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import anyio
 import msgspec
 import pytest
 
-from llmgw.cli.pull import Lines, paced
+from llmgw.cli.pull import Lines, paced, prepared, pulled
 from llmgw.wire import Progress
 from tests.fakes.ports import free_port
 from tests.fakes.typed import LLMGW
@@ -151,6 +152,22 @@ async def test_of_a_standstill_a_line_is_written_as_well(
                 await anyio.sleep(0.01)
                 said += capsys.readouterr().err
             group.cancel_scope.cancel()
+
+
+def test_what_goes_on_beside_a_fetch_is_started_and_ended(tmp_path: Path) -> None:
+    begun: list[bool] = []
+
+    async def beside() -> None:
+        begun.append(True)
+        await anyio.sleep_forever()
+
+    with WeightsServer() as server:
+        server.put("/model", b"x" * 4096)
+        arguments = Namespace(source=server.url("/model"), digest=None)
+        path = pulled(prepared(None, tmp_path), arguments, lambda _: None, beside)
+
+    assert path == tmp_path / "model"
+    assert begun == [True]
 
 
 def test_a_folder_that_cannot_be_written_to_is_told_by_the_option_that_named_it(
