@@ -5,6 +5,7 @@ import pty
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -286,9 +287,11 @@ def test_the_demo_in_a_terminal_that_is_closed_leaves_nothing_running(
     model = Path(shutil.copy(tiny, tmp_path))
     ours, theirs = pty.openpty()
     command = [word for word in demo(tmp_path, llama, model) if word != "--once"]
-    started = subprocess.Popen(
-        ["setsid", "--ctty", *command], stdin=theirs, stdout=theirs, stderr=theirs
-    )
+    # As from a shell: under `nohup` the tests would hand on that a SIGHUP is ignored.
+    heed = "import os, signal, sys; signal.signal(signal.SIGHUP, signal.SIG_DFL); "
+    heed += "os.execvp(sys.argv[1], sys.argv[1:])"
+    command = ["setsid", "--ctty", sys.executable, "-c", heed, *command]
+    started = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     said = b""
     while b"serving until" not in said:
@@ -296,7 +299,10 @@ def test_the_demo_in_a_terminal_that_is_closed_leaves_nothing_running(
     assert pids_of(str(model))
 
     os.close(ours)
-    started.wait(30)
+    try:
+        started.wait(30)
+    finally:
+        started.kill()
 
     assert not any(alive(pid) for pid in pids_of(str(tmp_path)))
 
