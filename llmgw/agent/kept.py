@@ -96,10 +96,11 @@ def _opened(lock: Path) -> int:
         return os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
 
 
-def read(path: Path, shape: type[T]) -> T | None:
+def read(path: Path, shape: type[T], unread: T | None = None) -> T | None:
     """The value kept at *path*; None if there is none or it cannot be understood.
 
-    What cannot be understood is put aside under its name with `.unreadable`, and said.
+    What cannot be understood is put aside under its name with `.unreadable`, and said;
+    unless *unread* stands for it, because that something is there says enough.
     What another version wrote stands as far as it is understood: a node that a person
     drained would start everything, for the time that the drain was to last.
     """
@@ -109,6 +110,9 @@ def read(path: Path, shape: type[T]) -> T | None:
     except FileNotFoundError:
         return None
     except (OSError, *UNDECODABLE) as error:
+        if unread is not None:
+            log.warning("kept file stands, not read path=%s error=%s", path, error)
+            return unread
         log.warning("kept file passed over path=%s error=%s", path, error)
         try:
             path.replace(path.with_name(path.name + ".unreadable"))
@@ -128,6 +132,8 @@ def write(path: Path, value: Struct | None) -> None:
     """
     try:
         if value is None:
+            if path.is_dir():  # nobody's drain, but it stood for one
+                path.replace(path.with_name(path.name + ".unreadable"))
             files.remove(path)
         else:
             files.replace(path, msgspec.json.encode(value))

@@ -49,8 +49,11 @@ class Person:
         # Two people at once: each reads, writes and then believes what was written.
         self._lock = anyio.Lock()
         self._has_ended = False
-        self._drain = kept.read(state_dir / kept.DRAIN, kept.Drain)
-        undrained = kept.read(state_dir / kept.UNDRAINED, kept.Undrained)
+        # What a bad disk made of them was said all the same. Passed over, a node that
+        # somebody has open on the bench started all that was wanted.
+        drain, undrain = kept.Drain(), kept.Undrained()
+        self._drain = kept.read(state_dir / kept.DRAIN, kept.Drain, drain)
+        undrained = kept.read(state_dir / kept.UNDRAINED, kept.Undrained, undrain)
         self._is_undrained = undrained is not None
         stopped = kept.read(state_dir / kept.STOPPED, kept.Stopped)
         # Of what was wanted, not of a name: wanted otherwise, it starts again.

@@ -56,7 +56,10 @@ async def survey(ledger: Ledger, backends: dict[str, Backend]) -> Survey:
     await _look_for_strays(ledger, backends["process"], found)
     known = {entry.id for entry, _ in found.alive}
     found.gone = [entry for entry in found.gone if entry.id not in known]
+    boot = await run_sync(procfs.boot_id)
     for entry in found.gone:
+        if entry.cgroup and entry.identity.boot == boot:
+            await backends["process"].clear(entry.id)  # what bears no tag any more
         await run_sync(ledger.forget, entry.id)
     as_written = [entry for entry, _ in found.alive if entry in lines.entries]
     mended = [entry for entry, _ in found.alive if entry not in lines.entries]

@@ -95,9 +95,22 @@ class Tree:
         with contextlib.suppress(OSError):  # then the first move is the slow one
             (self._root / AGENT / "cgroup.procs").write_text("0")
 
+    def at(self, id: str) -> Cgroup:
+        """That replica's, which need not be there."""
+        return Cgroup(self._root / f"engine-{id}")
+
     def make(self, id: str, limits: Limits) -> Cgroup:
         """A new one, with its limits set; EngineError if one cannot be kept."""
-        cgroup = Cgroup(self._root / f"engine-{id}")
+        cgroup = self.at(id)
+        # One that an engine left, as it ended while no agent ran, has that one's limits
+        # still, and may be frozen.
+        cgroup.remove()
+        if pids := cgroup.pids():
+            raise EngineError(
+                f"holds processes already, which no line of the ledger names: {pids}",
+                where=str(cgroup.path),
+                fix="end them, or move them out of it; the replica is tried again",
+            )
         try:
             cgroup.path.mkdir(exist_ok=True)
             self._limit(cgroup.path, limits)

@@ -234,11 +234,21 @@ class Processes:
 
     async def clear(self, id: str) -> None:
         with anyio.CancelScope(shield=True):
-            while left := await run_sync(lambda: tagged(self._ledger.tag).get(id, [])):
+            while left := await run_sync(self._left, id):
                 await run_sync(send, left, signal.SIGKILL)
                 with anyio.move_on_after(UNKILLABLE_AFTER):
                     for stat in left:
                         await gone(stat)
+
+    def _left(self, id: str) -> list[procfs.Stat]:
+        """By its tag and by its cgroup: some set their title over the environment."""
+        found = list(tagged(self._ledger.tag).get(id, [])) if self._ledger.tag else []
+        if self._tree:
+            seen = {stat.pid for stat in found}
+            pids = [pid for pid in self._tree.at(id).pids() if pid not in seen]
+            stats = (procfs.stat(pid) for pid in pids)
+            found += [stat for stat in stats if stat and stat.is_alive]
+        return found
 
 
 def _is_an_engine(entry: Entry, tag: str) -> bool:

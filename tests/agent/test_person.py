@@ -153,3 +153,28 @@ async def test_what_a_person_stopped_starts_again_though_nothing_remembers_it(
     assert restarted.held() == restarted.stopped == ()
     with pytest.raises(LlmgwError, match='no replica "b" here'):
         await restarted.hold("b", held=False)
+
+
+@pytest.mark.parametrize("damage", [b"", b"\x00" * 40, b'{"stop_af', None])
+async def test_a_drain_that_cannot_be_read_is_one_until_a_person_ends_it(
+    tmp_path: Path, damage: bytes | None
+) -> None:
+    """It was put aside, and the next agent started all that was wanted."""
+    first = made(tmp_path)
+    await first.drain(60.0)
+    path = anyio.Path(tmp_path / "drain.json")
+    await path.unlink()
+    if damage is None:
+        await path.mkdir()
+    else:
+        await path.write_bytes(damage)
+
+    said = Draining(by_person=True, by_control=False)
+    once = await anyio.to_thread.run_sync(made, tmp_path)
+    person = await anyio.to_thread.run_sync(made, tmp_path)
+    assert once.draining(wanted=False) == person.draining(wanted=False) == said
+    assert person.until_drained() == float("inf")
+    await person.undrain(wanted=False)
+
+    assert person.draining(wanted=False) is None
+    assert not await path.exists()

@@ -15,7 +15,7 @@ from anyio.to_thread import run_sync
 from llmgw import wire
 from llmgw.aio import Latest
 from llmgw.errors import EngineError
-from llmgw.supervisor import files, procfs
+from llmgw.supervisor import adopt, files, procfs
 from llmgw.supervisor.cgroup import Cgroup, Tree, divide
 from llmgw.supervisor.health import client
 from llmgw.supervisor.keeper import Keeper, Tools
@@ -69,13 +69,17 @@ def ledger(state_dir: Path) -> Ledger:
 
 
 async def started(
-    ledger: Ledger, tree: Tree, *options: str, limits: Limits | None = None
+    ledger: Ledger,
+    tree: Tree,
+    *options: str,
+    limits: Limits | None = None,
+    argv: tuple[str, ...] | None = None,
 ) -> tuple[Process, Entry]:
     """A fake engine of this tree, and its line."""
     backend = Processes(ledger, tree)
     port = free_block(1)
     launch = Launch(
-        argv=(*FAKE, "--port", str(port), *options), limits=limits or Limits()
+        argv=argv or (*FAKE, "--port", str(port), *options), limits=limits or Limits()
     )
     place = await run_sync(
         files.lay_out, ledger.folder.parent, "fake-0", launch, ledger.tags("fake-0")
@@ -168,6 +172,60 @@ async def test_a_cgroup_that_an_adopted_engine_is_not_in_is_not_swept(
         stranger.kill()
 
 
+TITLED = """
+import ctypes, os, signal
+if os.fork():
+    signal.pause()
+os.setsid()
+fields = open("/proc/self/stat").read().rpartition(")")[2].split()
+begin, end = map(int, fields[47:49])
+ctypes.memset(begin, 0, end - begin)
+open(os.environ["HOME"] + "/titled", "w").close()
+signal.pause()
+"""
+
+
+async def test_what_a_dead_engine_left_without_its_tag_ends_by_its_cgroup(
+    ledger: Ledger, delegated: Path
+) -> None:
+    """A worker with its title over its environment went on with the GPU, and the next
+    engine was started beside it.
+    """
+    tree = Tree(delegated, frozenset())
+    first, entry = await started(ledger, tree, argv=(sys.executable, "-c", TITLED))
+    await fact((ledger.folder.parent / "run/fake-0/titled").exists)
+    group = tree.at("fake-0")
+    os.kill(entry.identity.pid, signal.SIGKILL)
+    await first.exited()
+    first.close()
+    os.waitpid(entry.identity.pid, 0)
+    (worker,) = await run_sync(group.pids)
+    assert not await living(ledger.folder.parent)
+    with pytest.raises(EngineError, match="holds processes already"):
+        await run_sync(tree.make, "fake-0", Limits())
+    assert await is_alive(worker)
+    await run_sync(ledger.write, entry)
+
+    await adopt.survey(ledger, {"process": Processes(ledger, tree)})
+
+    assert not await is_alive(worker)
+
+
+def test_what_an_earlier_engine_was_held_to_is_not_the_next_ones(
+    delegated: Path,
+) -> None:
+    """Left as its engine ended without an agent: frozen, the next never began."""
+    tree = Tree(delegated, frozenset())
+    left = tree.make("fake-0", Limits())
+    (left.path / "cgroup.freeze").write_text("1")
+    (left.path / "cgroup.max.descendants").write_text("3")
+
+    made = tree.make("fake-0", Limits())
+
+    assert (made.path / "cgroup.freeze").read_text() == "0\n"
+    assert (made.path / "cgroup.max.descendants").read_text() == "max\n"
+
+
 async def test_an_engine_joins_before_its_first_instruction(
     ledger: Ledger, delegated: Path
 ) -> None:
@@ -210,6 +268,7 @@ def test_without_controllers_nothing_is_limited_and_it_is_said(tmp_path: Path) -
 
 def test_a_limit_that_cannot_be_set_is_an_error_of_that_engine(tmp_path: Path) -> None:
     (tmp_path / "engine-x" / "memory.max").mkdir(parents=True)
+    (tmp_path / "engine-x" / "memory.max" / "file").touch()
     tree = Tree(tmp_path, frozenset(("memory",)))
 
     with pytest.raises(EngineError, match="cannot be made or limited"):
@@ -342,6 +401,7 @@ async def test_an_engine_that_cannot_join_is_not_started(
     stands in its way.
     """
     (tmp_path / "tree" / "engine-fake-0" / "cgroup.procs").mkdir(parents=True)
+    (tmp_path / "tree" / "engine-fake-0" / "cgroup.procs" / "file").touch()
     descriptors = len(list(Path("/proc/self/fd").iterdir()))
 
     with pytest.raises(EngineError, match="cannot be started"):
