@@ -16,6 +16,9 @@ PROTOCOL = 1
 MAX_LINE = 4 * 1024 * 1024
 # For bytes that are no message: too deep a nesting is no error of msgspec's own.
 UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+# Of one node. With ten thousand, each that fell was planned for among all the others,
+# and the agent had no time left to hear that they had been a mistake.
+MOST_REPLICAS = 1000
 ID_PATTERN = r"^[a-z0-9][a-z0-9-]{0,62}$"
 
 State = Literal[
@@ -155,9 +158,13 @@ class Snapshot(Message, frozen=True, kw_only=True, tag_field="t", tag="snapshot"
     def wanted(self) -> tuple[Wanted, ...]:
         """The replicas, decoded.
 
-        ValueError names the one that is malformed, has a wrong id or stands twice: the
-        whole snapshot is then refused, for half of what is wanted must stop nothing.
+        ValueError names the one that is malformed, has a wrong id or stands twice, or
+        says that they are too many: the whole snapshot is then refused, for half of
+        what is wanted must stop nothing.
         """
+        if len(self.replicas) > MOST_REPLICAS:
+            many = len(self.replicas)
+            raise ValueError(f"{many} replicas are more than {MOST_REPLICAS}")
         found: dict[str, Wanted] = {}
         for number, raw in enumerate(self.replicas):
             try:

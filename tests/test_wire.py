@@ -39,6 +39,10 @@ def test_the_digest_is_over_the_replica_as_it_came() -> None:
         ([{"id": "A", "generation": 1, "engine": "x"}], "the id 'A'"),
         ([{"id": "a\n", "generation": 1, "engine": "x"}], "the id"),
         ([{"id": "a", "generation": 1, "engine": "x"}] * 2, "stands twice"),
+        (
+            [{"id": f"a{n}", "generation": 1, "engine": "x"} for n in range(1001)],
+            "1001 replicas are more than 1000",
+        ),
         ([{"id": "a", "generation": "x", "engine": "x"}], "replicas[0]"),
         ([{"id": "a"}], "replicas[0]"),
     ],
