@@ -19,6 +19,7 @@ from llmgw.engines.install import Wish, install, roll_back
 from llmgw.engines.installed import survey
 from llmgw.engines.place import Build
 from llmgw.errors import LlmgwError
+from llmgw.files import left_to_owner
 
 EXAMPLES = """\
 examples:
@@ -146,7 +147,9 @@ def _install(arguments: argparse.Namespace) -> int:
         engine=arguments.engine,
         binary=arguments.binary,
     )
-    build = anyio.run(partial(install, wish, _where(arguments)[0]))
+    folder, _ = _where(arguments)
+    with left_to_owner(folder):
+        build = anyio.run(partial(install, wish, folder))
     _tell_agent(arguments)
     print(f"{build.name}: {build.engine} {build.version or ''} {build.binary}")
     return 0
@@ -154,7 +157,9 @@ def _install(arguments: argparse.Namespace) -> int:
 
 def _roll_back(arguments: argparse.Namespace) -> int:
     with named():
-        build = roll_back(_where(arguments)[0], arguments.name)
+        folder, _ = _where(arguments)
+        with left_to_owner(folder):
+            build = roll_back(folder, arguments.name)
     _tell_agent(arguments)
     print(f"{build.name}: {build.engine} {build.version or ''} {build.binary}")
     return 0

@@ -17,6 +17,7 @@ from llmgw.config.load import Loaded, load
 from llmgw.config.normalise import WEIGHTS
 from llmgw.discovery.node import Here
 from llmgw.errors import ConfigError, Fault, WeightsError
+from llmgw.files import left_to_owner
 from llmgw.weights.fetch import Weights
 from llmgw.weights.sources import KINDS, masked
 from llmgw.weights.space import shown
@@ -60,6 +61,11 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     weights = prepared(arguments.config, arguments.to)
+    with left_to_owner(weights.cache):
+        return _shown(weights, arguments)
+
+
+def _shown(weights: Weights, arguments: argparse.Namespace) -> int:
     if arguments.json:
         return _with_events(weights, arguments)
     if sys.stderr.isatty():

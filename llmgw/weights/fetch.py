@@ -107,6 +107,10 @@ class Weights:
         self.fetched: Latest[int] = Latest(0)
 
     @property
+    def cache(self) -> Path:
+        return self._cache
+
+    @property
     def fetching(self) -> dict[str, Progress | None]:
         """What is being fetched, by source without its secrets; None: just begun."""
         return {masked(wish.source): wish.latest for wish in self._wishes.values()}

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,25 @@ def test_a_build_is_installed_listed_and_rolled_back(
     found = json.loads(capsys.readouterr().out)
     [build] = [one for one in found["builds"] if one["name"] == "llama"]
     assert build["version"] == "one"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files away: run as root")
+def test_a_build_that_root_installs_or_rolls_back_is_the_agents_to_replace(
+    tmp_path: Path,
+) -> None:
+    there = tmp_path / "engines"
+    there.mkdir()
+    os.chown(there, 4242, 4242)
+    folder = ("--engines-dir", there, "--config", tmp_path / "none.toml")
+    (tmp_path / "none.toml").write_text('server = "http://cp:1"\n')
+    for version in ("one", "two"):
+        path, digest = archive(tmp_path, version)
+        arguments = ("--sha256", digest, "--name", "llama", *folder)
+        assert llmgw("engines", "install", path, *arguments) == 0
+        assert {one.lstat().st_uid for one in there.rglob("*")} == {4242}
+
+    assert llmgw("engines", "rollback", "llama", *folder) == 0
+    assert {one.lstat().st_uid for one in there.rglob("*")} == {4242}
 
 
 def test_a_machine_without_a_file_and_without_a_build_is_told_the_next_step(

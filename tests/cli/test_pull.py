@@ -48,6 +48,17 @@ def test_a_file_with_its_digest_lands_where_it_is_told_to(tmp_path: Path) -> Non
     assert (tmp_path / "thing-1.0.whl").read_bytes() == content
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files away: run as root")
+def test_what_root_pulls_is_the_agents_in_whose_folder_it_lands(tmp_path: Path) -> None:
+    os.chown(tmp_path, 4242, 4242)
+    with WeightsServer() as server:
+        server.put("/model", b"x" * 4096)
+        ended = pull(server.url("/model"), "--to", str(tmp_path), "--json")
+
+    assert ended.returncode == 0
+    assert {one.lstat().st_uid for one in tmp_path.rglob("*")} == {4242}
+
+
 def test_events_are_a_line_of_json_each(tmp_path: Path) -> None:
     with WeightsServer() as server:
         server.put("/model", b"x" * 4096)
