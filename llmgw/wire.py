@@ -22,18 +22,9 @@ MOST_REPLICAS = 1000
 ID_PATTERN = r"^[a-z0-9][a-z0-9-]{0,62}$"
 
 State = Literal[
-    "pending",
-    "fetching",
-    "starting",
-    "ready",
-    "busy",
-    "unhealthy",
-    "backoff",
-    "crash_loop",
-    "stopping",
-    "stopped",
-    "failed",
-]
+    "pending", "fetching", "starting", "ready", "busy", "unhealthy",
+    "backoff", "crash_loop", "stopping", "stopped", "failed",
+]  # fmt: skip
 EngineKind = Literal["llamacpp", "vllm", "sglang", "command"]
 # As far as etcd counts its revisions. A number beyond would lock out every leader.
 HIGHEST_EPOCH = 2**63 - 1

@@ -5,7 +5,7 @@ models are made from the messages of wire.py, so that a field is written once.
 """
 
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Union, cast, get_args, get_origin
 from urllib.parse import quote
 
@@ -24,6 +24,7 @@ from pydantic import (
 from llmgw.config import checks
 from llmgw.wire import (
     ID_PATTERN,
+    MOST_REPLICAS,
     Build,
     Disconnect,
     EngineKind,
@@ -180,7 +181,7 @@ def want(document: bytes, node_id: str) -> Want | list[Flaw]:
     except ValidationError as error:
         return flaws(error)
     found = msgspec.json.decode(document, type=Want)
-    return twice(found.replicas, "replicas") or found
+    return refused(found.replicas, "replicas") or found
 
 
 def by_node(document: bytes) -> dict[str, list[dict[str, Any]]] | list[Flaw]:
@@ -193,7 +194,7 @@ def by_node(document: bytes) -> dict[str, list[dict[str, Any]]] | list[Flaw]:
     names = [flaw for node_id in found if (flaw := misnamed(node_id))]
     return [
         *names,
-        *(flaw for node_id, each in found.items() for flaw in twice(each, node_id)),
+        *(flaw for node_id, each in found.items() for flaw in refused(each, node_id)),
     ] or found
 
 
@@ -226,8 +227,11 @@ def _unsayable(value: object, where: str) -> Iterator[Flaw]:
         yield Flaw(where, f"is no number below {MOST}")
 
 
-def twice(replicas: Iterable[dict[str, Any]], where: str) -> list[Flaw]:
-    """The replicas whose id stands there already."""
+def refused(replicas: Sequence[dict[str, Any]], where: str) -> list[Flaw]:
+    """For what each agent refuses the whole: too many, or an id that stands twice."""
+    if len(replicas) > MOST_REPLICAS:
+        what = f"{len(replicas)} replicas are more than {MOST_REPLICAS} for one node"
+        return [Flaw(where, what)]
     seen: set[object] = set()
     found: list[Flaw] = []
     for number, replica in enumerate(replicas):

@@ -11,6 +11,7 @@ import anyio.to_thread
 import httpx
 import pytest
 
+from llmgw.control import bodies
 from llmgw.wire import Ask
 from tests.control.asking import Asking, refusal
 from tests.control.conftest import Serving
@@ -216,3 +217,20 @@ async def test_the_file_is_read_again_and_a_wrong_one_changes_nothing(
         await wanted(plane, "a", "b")
 
     assert during == before
+
+
+def test_what_no_agent_would_take_is_refused_before_it_is_wanted() -> None:
+    """Each agent refuses it whole, and would keep what it had without a word to us."""
+
+    def file(ids: list[str]) -> bytes:
+        each = [{"id": id, "generation": 1, "engine": "llamacpp"} for id in ids]
+        return json.dumps({"n1": each}).encode()
+
+    assert isinstance(bodies.by_node(file([f"r{n}" for n in range(1000)])), dict)
+    for ids, what in (
+        ([f"r{n}" for n in range(1001)], "1001 replicas are more than 1000"),
+        (["a", "b", "a"], "a stands twice"),
+    ):
+        [flaw] = bodies.by_node(file(ids))
+        assert isinstance(flaw, bodies.Flaw)
+        assert what in flaw.what
