@@ -1,6 +1,7 @@
 """`llmgw up`: a control plane and an agent on this machine; with --demo, an answer."""
 
 import argparse
+import select
 import shutil
 import signal
 import sys
@@ -30,6 +31,7 @@ from llmgw.weights.fetch import Weights
 from llmgw.wire import ReplicaStatus
 
 READY_WITHIN = 600.0
+LOOK_EVERY = 1.0
 
 
 def add_parser(commands: Any) -> None:
@@ -258,12 +260,14 @@ class Up:
         terminal that is closed, but for who asked to outlive it (`nohup`).
         """
         ends = [signal.SIGINT, signal.SIGTERM]
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-            ends.append(signal.SIGHUP)
-        with anyio.open_signal_receiver(*ends) as signals:
-            task_status.started()
-            async for _ in signals:
-                left.set()
+        async with anyio.create_task_group() as group:
+            if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+                ends.append(signal.SIGHUP)
+                group.start_soon(_until_hung_up, left)
+            with anyio.open_signal_receiver(*ends) as signals:
+                task_status.started()
+                async for _ in signals:
+                    left.set()
 
 
 def _program() -> str:
@@ -273,6 +277,20 @@ def _program() -> str:
         return "llmgw"
     here = Path.cwd()
     return str(beside.relative_to(here) if beside.is_relative_to(here) else beside)
+
+
+async def _until_hung_up(left: anyio.Event) -> None:
+    """A terminal's leader alone is told that it is gone: `make`, which keeps that to
+    itself, where it was started in a window of its own.
+    """
+    terminal_is = select.poll()
+    if sys.stdout.isatty():
+        terminal_is.register(sys.stdout, 0)  # hung up is told unasked
+    while not left.is_set():
+        if terminal_is.poll(0):
+            left.set()
+        with anyio.move_on_after(LOOK_EVERY):
+            await left.wait()
 
 
 async def _cancel_once(left: anyio.Event, scope: anyio.CancelScope) -> None:

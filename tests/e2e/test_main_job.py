@@ -280,17 +280,30 @@ def test_the_demo_refuses_what_is_no_model_before_anything_is_fetched(
     assert not any(tmp_path.iterdir())
 
 
+# How it comes to be in a terminal: as its leader, or below one such as `make`, which
+# alone is told that the terminal is gone. Under `nohup` the tests would hand on that a
+# SIGHUP is ignored.
+AS_LEADER = """
+import os, signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+BELOW_ONE = """
+import signal, subprocess, sys
+signal.signal(signal.SIGHUP, lambda *_: None)
+subprocess.run(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("start", [AS_LEADER, BELOW_ONE], ids=["leader", "below"])
 def test_the_demo_in_a_terminal_that_is_closed_leaves_nothing_running(
-    tmp_path: Path, llama: Build, tiny: Path
+    tmp_path: Path, llama: Build, tiny: Path, start: str
 ) -> None:
     """What it says then cannot be written, and that ends nothing too early."""
     model = Path(shutil.copy(tiny, tmp_path))
     ours, theirs = pty.openpty()
     command = [word for word in demo(tmp_path, llama, model) if word != "--once"]
-    # As from a shell: under `nohup` the tests would hand on that a SIGHUP is ignored.
-    heed = "import os, signal, sys; signal.signal(signal.SIGHUP, signal.SIG_DFL); "
-    heed += "os.execvp(sys.argv[1], sys.argv[1:])"
-    command = ["setsid", "--ctty", sys.executable, "-c", heed, *command]
+    command = ["setsid", "--ctty", sys.executable, "-c", start, *command]
     started = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     said = b""
