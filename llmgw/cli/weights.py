@@ -97,7 +97,7 @@ def _list(cache: Cache, arguments: argparse.Namespace) -> int:
         for source in item.sources:
             print(f"{'':20}  {source}  ({item.files} files, {why})")
     if not items:
-        print(f"nothing lies in {cache.root}")
+        print(f"nothing that was fetched lies in {cache.root}")
         return 0
     total = shown(sum(item.size for item in items))
     print(f"{total:>10}  {len(items)} in {cache.root}")
@@ -127,7 +127,7 @@ def _verify(cache: Cache, arguments: argparse.Namespace) -> int:
     if arguments.json:
         _print_json({"verified": len(items), "wrong": wrong})
     elif not items:
-        print(f"nothing lies in {cache.root}")
+        print(f"nothing that was fetched lies in {cache.root}")
     return 1 if wrong else 0
 
 

@@ -251,7 +251,7 @@ def _unbracketed(location: str) -> Complaint:
     whole = f"[{location}]"
     head, _, tail = location.rpartition(":")
     fix = f"write {whole}"
-    if tail.isdigit() and head.strip(":"):
+    if tail.isdigit() and head.strip(":") and not head.endswith(":"):
         fix += f", or [{head}]:{tail} if {tail} is the port"
     return Complaint("is an IPv6 address without brackets", fix)
 

@@ -116,6 +116,9 @@ def listen(text: str) -> Complaint | None:
 
 def port_range(text: str) -> Complaint | None:
     first, _, last = text.partition("-")
+    if int(last) < int(first):
+        what = f"{quote(text)} ends before it begins"
+        return Complaint(what, f"write {last}-{first}")
     if not 1 <= int(first) <= int(last) <= 65535:
         return Complaint(
             f"{quote(text)} is no range of ports from 1 to 65535",

@@ -137,7 +137,11 @@ def type_name(kind: inspect.Type, hints: Hints) -> str:
             return " or ".join(f'`"{word}"`' for word in inner.values)
         case inspect.IntType() | inspect.FloatType():
             if hints.unit == "duration":
-                return "duration" + (f" ≥ {show_duration(low)}" if low else "")
+                or_zero = (
+                    ", or 0 for the default" if hints.limits.zero_is_default else ""
+                )
+                least = f" ≥ {show_duration(low)}" if low else ""
+                return f"duration{least}{or_zero}"
             if hints.unit == "size":
                 return "size" + (f" ≥ {show_size(int(low))}" if low else "")
             least = "" if low is None else f" ≥ {low:g}"

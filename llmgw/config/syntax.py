@@ -21,6 +21,7 @@ _WORDS: dict[str, bool | None] = {
     **dict.fromkeys(("true", "True", "TRUE"), True),
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
+KEEP_ONE = "keep one of the two"
 
 
 class Document(Struct, frozen=True):
@@ -91,7 +92,7 @@ def read_json(text: str) -> Document:
             raise
         reader.lines = dict.fromkeys(_paths(values, ()), 0)
     if twice:
-        raise Malformed(f'has the key "{twice[0]}" twice')
+        raise Malformed(f'has the key "{twice[0]}" twice', fix=KEEP_ONE)
     return Document(_table(values, "JSON"), reader.lines)
 
 
@@ -201,7 +202,7 @@ class _Nodes:
                 raise Malformed("has a key that is no text", line)
             word = _joined(str(name.value))
             if word in values:
-                raise Malformed(f'has the key "{word}" twice', line)
+                raise Malformed(f'has the key "{word}" twice', line, KEEP_ONE)
             self.lines[*path, word] = line
             values[word] = self.value(child, (*path, word))
         return values

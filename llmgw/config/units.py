@@ -50,6 +50,8 @@ def _nanoseconds(text: str, rest: str) -> int:
         whole, fraction, unit = match.groups()
         if not whole and not fraction:
             raise ValueError('is not a duration such as "5s" or "1m30s"')
+        if unit not in _UNITS and unit.strip() in _UNITS:
+            raise ValueError('has a space in it; write "5s" or "1m30s"')
         if unit not in _UNITS:
             raise ValueError(
                 f'has the unknown unit "{unit.strip()}"; known are h, m, s, ms, us, ns'

@@ -59,11 +59,17 @@ def test_what_is_no_folder_is_no_empty_cache(
 def test_that_there_was_nothing_to_verify_is_said(tmp_path: Path) -> None:
     ended = llmgw(tmp_path, "verify")
 
-    assert (ended.returncode, ended.stdout) == (0, f"nothing lies in {tmp_path}\n")
+    assert (ended.returncode, ended.stdout) == (
+        0,
+        f"nothing that was fetched lies in {tmp_path}\n",
+    )
 
 
 def test_an_empty_cache_is_said_to_be_empty(tmp_path: Path) -> None:
-    assert llmgw(tmp_path, "list").stdout == f"nothing lies in {tmp_path}\n"
+    assert (
+        llmgw(tmp_path, "list").stdout
+        == f"nothing that was fetched lies in {tmp_path}\n"
+    )
 
 
 async def test_the_longest_unused_is_listed_first(cache: Path) -> None:

@@ -61,6 +61,7 @@ def test_a_value_that_no_key_takes_is_refused_with_a_fix(
         ("discovery.prefer = true", "discovery.prefer", "prefer_nvml, interval, "),
         ("whatever = 1", "whatever", "llmgw schema --format markdown"),
         ("link.dial_timeout = '5'", "link.dial_timeout", 'dial_timeout = "3s"'),
+        ("supervisor.port_range = '29-20'", "supervisor.port_range", "write 20-29"),
     ],
 )
 def test_the_fix_is_something_to_write(
@@ -113,6 +114,8 @@ def test_a_slip_in_toml_is_told_where_it_was_made(
         ("a.json", '{"servers": ["a"],}', "no comma behind the last"),
         ("a.json", '{"servers": [a]}', "write text in double quotes"),
         ("a.json", "{'servers': []}", "in double quotes"),
+        ("a.json", '{"servers": ["a"], "servers": ["b"]}', "keep one of the two"),
+        ("a.yaml", "servers: [a]\nservers: [b]\n", "keep one of the two"),
     ],
 )
 def test_a_slip_in_yaml_and_json_has_a_fix(
@@ -121,3 +124,13 @@ def test_a_slip_in_yaml_and_json_has_a_fix(
     (found,) = faults(tmp_path, text, name)
 
     assert fix in found.fix
+
+
+def test_what_is_said_is_not_the_contrary_of_what_is_written(tmp_path: Path) -> None:
+    text = "servers = ['fe80::1', 'fd00::1:7443']\nheartbeat_interval = '3 s'\n"
+
+    one, other, space = faults(tmp_path, text)
+
+    assert one.fix == "write [fe80::1]"  # and not [fe80:]:1, which is no address
+    assert other.fix == "write [fd00::1:7443], or [fd00::1]:7443 if 7443 is the port"
+    assert "has a space in it" in space.what
