@@ -71,14 +71,13 @@ def left_to_owner(folder: Path) -> Generator[None]:
         yield
     finally:
         if os.geteuid() == 0:
-            _leave_to_owner(folder, since)
+            # Where root itself may not look, and what was wrong is on its way up.
+            with suppress(OSError):
+                _leave_to_owner(folder, since)
 
 
 def _leave_to_owner(folder: Path, since: int) -> None:
-    try:
-        owner = folder.stat()
-    except FileNotFoundError:
-        return
+    owner = folder.stat()
     if owner.st_uid == 0:
         return
     for _, folders, names, handle in os.fwalk(folder):  # follows no link
