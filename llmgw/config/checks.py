@@ -131,6 +131,10 @@ def quiet_hours(text: str) -> Complaint | None:
     if any(int(time[:2]) > 23 for time in text.split("-")):
         what = f"{quote(text)} has an hour after 23"
         return Complaint(what, "write midnight as 00:00")
+    first, _, last = text.partition("-")
+    if first == last:
+        what = f"{quote(text)} is no part of the day"
+        return Complaint(what, "write where it begins and where it ends, or remove it")
     return None
 
 

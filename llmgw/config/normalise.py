@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from llmgw.config.address import Complaint, quote
 from llmgw.config.fields import known_keys
-from llmgw.config.keys import Fabric, Mirror, Supervisor, Tls, Weights
+from llmgw.config.keys import Engines, Fabric, Mirror, Supervisor, Tls, Weights
 from llmgw.config.report import SERVERS, TLS, Report
 from llmgw.config.servers import Entry, judge
 from llmgw.config.units import show_duration
@@ -33,7 +33,14 @@ def normalise(
     found |= _directories(found)
     found |= _intervals(found, report)
     _supervisor(found.get("supervisor", Supervisor()), written, report)
+    _engines(found.get("engines", Engines()), report)
     return found
+
+
+def _engines(engines: Engines, report: Report) -> None:
+    if engines.command.enabled and engines.command.path is None:
+        what = "is enabled and names no program: there is nothing that it may run"
+        report.warn(("engines", "command"), Complaint(what, "set engines.command.path"))
 
 
 def _section(written: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -60,6 +60,7 @@ def test_a_value_that_no_key_takes_is_refused_with_a_fix(
         ("mgmt_addr = '10.0.0.1:80'", "mgmt_addr", "without the port: 10.0.0.1"),
         ("discovery.prefer = true", "discovery.prefer", "prefer_nvml, interval, "),
         ("whatever = 1", "whatever", "llmgw schema --format markdown"),
+        ("weights.quiet_hours = '08:00-08:00'", "weights.quiet_hours", "or remove it"),
         ("link.dial_timeout = '5'", "link.dial_timeout", 'dial_timeout = "3s"'),
         ("supervisor.port_range = '29-20'", "supervisor.port_range", "write 20-29"),
     ],

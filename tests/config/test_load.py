@@ -448,3 +448,15 @@ def test_a_value_that_cannot_be_is_refused_in_the_operators_words(
     (found,) = faults(tmp_path, f"{servers}{text}\n")
 
     assert (found.key, found.what) == (key, what)
+
+
+def test_any_other_server_without_its_program_is_warned_of(tmp_path: Path) -> None:
+    """It can run nothing, which the first replica would be the first to say."""
+    text = "servers = ['127.0.0.1']\n[engines.command]\nenabled = true\n"
+
+    [warning] = accepted(tmp_path, text).warnings
+    named = accepted(tmp_path, f"{text}path = '/opt/serve'\n").warnings
+
+    assert (warning.key, warning.line) == ("engines.command", 2)
+    assert warning.fix == "set engines.command.path"
+    assert named == ()
