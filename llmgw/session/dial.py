@@ -89,9 +89,12 @@ class Resolver:
             threading.Thread(
                 target=self._run, args=(asked, host, port), daemon=True, name="resolve"
             ).start()
+        answer = asyncio.wrap_future(asked)
+        answer.add_done_callback(_passed_over)
+        # Not awaited: who gives up waiting must not cancel it for the others.
+        await asyncio.wait((answer,))
         try:
-            # Shielded: who gives up waiting must not cancel it for the others.
-            return await asyncio.shield(asyncio.wrap_future(asked))
+            return answer.result()
         except OSError as error:
             raise Unreachable(
                 f"the name {host} cannot be resolved: {error.strerror or error}"
@@ -106,6 +109,12 @@ class Resolver:
             asked.set_exception(error)
         else:
             asked.set_result(found)
+
+
+def _passed_over(answer: "asyncio.Future[tuple[str, ...]]") -> None:
+    """That there are none is no news for a log once nobody waits any more."""
+    if not answer.cancelled():
+        answer.exception()
 
 
 class Dialer:

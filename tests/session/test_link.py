@@ -1,7 +1,15 @@
 """The way of a session: accepted, told what is wanted, telling what is."""
 
+import gc
+import socket
+import threading
 from pathlib import Path
 
+import anyio
+import anyio.lowlevel
+import pytest
+
+from llmgw.errors import Unreachable
 from llmgw.session.dial import Resolver
 from tests.fakes.control_plane import ControlPlane
 from tests.fakes.linked import connected, link, running, wanted
@@ -68,3 +76,29 @@ async def test_an_address_that_is_written_out_is_not_looked_up() -> None:
         assert await resolver.addresses(host, 1) == (f"found {host}",)
 
     assert asked == ["cp1", "10.1", "fe80::1%eth0", "localhost", "1"]
+
+
+async def test_a_name_that_fails_once_nobody_waits_is_no_error_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Who gave up waiting takes the answer from nobody else, either."""
+    fails = threading.Event()
+
+    def lookup(_host: str, _port: int) -> list[str]:
+        fails.wait(10)
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    async def waits() -> None:
+        with pytest.raises(Unreachable, match="cannot be resolved"):
+            await resolver.addresses("cp1", 1)
+
+    resolver = Resolver(lookup)
+    with anyio.move_on_after(0.01):
+        await resolver.addresses("cp1", 1)
+    async with anyio.create_task_group() as group:
+        group.start_soon(waits)
+        await anyio.lowlevel.checkpoint()
+        fails.set()
+    gc.collect()
+
+    assert not caplog.records
