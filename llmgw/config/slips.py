@@ -4,6 +4,7 @@ import re
 
 from msgspec import Struct
 
+KEEP_ONE = "keep one of the two"
 _TOKEN = re.compile(
     r"#[^\n]*|"
     r'"""(?:\\.|[^\\])*?"{3,5}|' r"'''.*?'{3,5}|"
@@ -34,10 +35,10 @@ _TOML = {
     "expected newline": "write one KEY = VALUE on a line; text goes in quotes, and "
     'durations and sizes do: "5s"',
     "expected ']": "write [SECTION] or [[SECTION]], alone on its line",
-    "cannot overwrite": "the key is there already: keep one of the two",
+    "cannot overwrite": f"the key is there already: {KEEP_ONE}",
     "cannot declare": "it is there already: write its keys below the first",
     "cannot redefine": "it is there already: write its keys below the first",
-    "duplicate inline": "keep one of the two",
+    "duplicate inline": KEEP_ONE,
     "cannot mutate": "it is closed where it is written: write all of it in one place",
     "unescaped": "write \\\\ for one \\, or the text in single quotes",
     "invalid hex": "write \\\\ for one \\, or the text in single quotes",

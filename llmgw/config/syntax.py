@@ -10,7 +10,7 @@ import yaml
 from msgspec import Struct, field
 
 from llmgw.config import toml_places
-from llmgw.config.slips import fix_of, of_toml
+from llmgw.config.slips import KEEP_ONE, fix_of, of_toml
 from llmgw.config.toml_places import Path
 
 _INTEGER = re.compile(r"[-+]?[0-9]{1,40}", re.ASCII)
@@ -21,7 +21,6 @@ _WORDS: dict[str, bool | None] = {
     **dict.fromkeys(("true", "True", "TRUE"), True),
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
-KEEP_ONE = "keep one of the two"
 
 
 class Document(Struct, frozen=True):

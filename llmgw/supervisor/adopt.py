@@ -61,8 +61,9 @@ async def survey(ledger: Ledger, backends: dict[str, Backend]) -> Survey:
         if entry.cgroup and entry.identity.boot == boot:
             await backends["process"].clear(entry.id)  # what bears no tag any more
         await run_sync(ledger.forget, entry.id)
-    as_written = [entry for entry, _ in found.alive if entry in lines.entries]
-    mended = [entry for entry, _ in found.alive if entry not in lines.entries]
+    line = {entry.id: entry for entry in lines.entries}
+    as_written = [entry for entry, _ in found.alive if line.get(entry.id) is entry]
+    mended = [entry for entry, _ in found.alive if line.get(entry.id) is not entry]
     await run_sync(ledger.restore, as_written, mended)
     log.info(
         "engines surveyed adopted=%d strays=%d gone=%d unreadable=%d took=%.3fs",
