@@ -49,13 +49,18 @@ async def survey(ledger: Ledger, backends: dict[str, Backend]) -> Survey:
     for bad in found.unreadable:
         await run_sync(ledger.set_aside, bad)
     known = {entry.id for entry, _ in found.alive}
+    dead: list[Entry] = []
     for entry in await run_sync(ledger.copies, known):
         if engine := await _adopted(entry, backends):
             log.warning("line lost, its copy stands replica=%s", entry.id)
             found.alive.append((entry, engine))
+        else:
+            dead.append(entry)
     await _look_for_strays(ledger, backends["process"], found)
-    known = {entry.id for entry, _ in found.alive}
-    found.gone = [entry for entry in found.gone if entry.id not in known]
+    # Of a line that was lost its copy alone tells in which cgroup something is left.
+    known = {entry.id for entry, _ in (*found.alive, *found.strays)}
+    gone = {entry.id: entry for entry in (*dead, *found.gone) if entry.id not in known}
+    found.gone = list(gone.values())
     boot = await run_sync(procfs.boot_id)
     for entry in found.gone:
         if entry.cgroup and entry.identity.boot == boot:
@@ -139,12 +144,14 @@ def _stray(ledger: Ledger, id: str, leaders: list[procfs.Stat]) -> Entry | None:
                 digest="",
                 identity=identity,
                 launch=Launch(argv=argv or ("?",)),
-                cgroup=_cgroup(stat.pid),
+                cgroup=_cgroup(id, stat.pid),
             )
     return None
 
 
-def _cgroup(pid: int) -> str | None:
-    """Only one that an engine was given: the sweep of any other would take more."""
+def _cgroup(id: str, pid: int) -> str | None:
+    """Only the one that this engine was given: the sweep of any other would take more,
+    as another replica's, into which somebody moved it.
+    """
     path = procfs.cgroup(pid)
-    return str(path) if path and path.name.startswith("engine-") else None
+    return str(path) if path and path.name == f"engine-{id}" else None

@@ -110,8 +110,9 @@ def machine() -> str:
     return ""
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Replaces the file, or leaves it as it was; flushed to the disk when it returns.
+def write_whole(path: Path, content: bytes, *, flushed: bool = True) -> None:
+    """Replaces the file, or leaves it as it was; on the disk when it returns, unless it
+    need not be *flushed*.
 
     OSError if it could not: no half is left behind.
     """
@@ -124,14 +125,16 @@ def write_whole(path: Path, content: bytes) -> None:
             view = memoryview(content)
             while view:
                 view = view[os.write(fd, view) :]
-            os.fsync(fd)
+            if flushed:
+                os.fsync(fd)
         finally:
             os.close(fd)
         part.rename(path)
     except OSError:
         part.unlink(missing_ok=True)
         raise
-    _flush(path.parent)
+    if flushed:
+        _flush(path.parent)
 
 
 # Not the file that is at fault but what it is on.
@@ -247,12 +250,10 @@ class Ledger:
     def _copy(self, id: str, content: bytes) -> None:
         """Beside the line. Not flushed: after a power cut it would prove nothing."""
         path = self.folder / f".{id}{COPY}"
-        part = path.with_name(f"{path.name}.part")
         with contextlib.suppress(OSError):
             # It is not so any more, and the disk may have no room for what is.
             path.unlink(missing_ok=True)
-            part.write_bytes(content)
-            part.rename(path)
+            write_whole(path, content, flushed=False)
 
     def copies(self, known: Container[str]) -> list[Entry]:
         """What the lines of all others than *known* said when they were written."""
@@ -265,15 +266,24 @@ class Ledger:
         return found
 
     def restore(self, as_written: Iterable[Entry], mended: Iterable[Entry]) -> None:
-        """A line for each that was *mended*, and a copy where a line has none."""
+        """A line for each that was *mended*, and a copy where a line has none, or one
+        of an engine before it: a version that wrote no copies let it lie.
+        """
         for entry in mended:
             with contextlib.suppress(EngineError):
                 self.write(entry)
         for entry in as_written:
-            if not (self.folder / f".{entry.id}{COPY}").exists():
-                with contextlib.suppress(OSError):
-                    line = files.read(self.folder / f"{entry.id}.json", LARGEST)
+            with contextlib.suppress(OSError):
+                line = files.read(self.folder / f"{entry.id}.json", LARGEST)
+                copy = self._copied(entry.id)
+                # What a damaged line lacks its copy may have.
+                if copy is None or (entry.is_whole and copy != line):
                     self._copy(entry.id, line)
+
+    def _copied(self, id: str) -> bytes | None:
+        with contextlib.suppress(OSError):
+            return files.read(self.folder / f".{id}{COPY}", LARGEST)
+        return None
 
     def forget(self, id: str) -> None:
         """Nothing of this replica runs. A line that stays names a dead process."""
@@ -336,6 +346,15 @@ def replica(tag: str, pid: int) -> str | None:
     name = f"{REPLICA}=".encode()
     named = (part for part in env if part.startswith(name))
     return next((part[len(name) :].decode(errors="replace") for part in named), None)
+
+
+def is_anothers(tag: str, id: str, pid: int) -> bool:
+    """Whether it was started for another replica than this one, by whatever agent."""
+    env = procfs.environ(pid)
+    bears = any(part.startswith(f"{TAG}=".encode()) for part in env)
+    return bears and not {f"{TAG}={tag}", f"{REPLICA}={id}"} <= {
+        part.decode(errors="replace") for part in env
+    }
 
 
 def tagged(tag: str) -> dict[str, list[procfs.Stat]]:

@@ -13,7 +13,11 @@ from llmgw.supervisor.ledger import Identity, replica
 
 
 def send(stats: Iterable[procfs.Stat], sign: signal.Signals) -> None:
-    """To these processes, and to no other that may have got their number since."""
+    """To these processes, and to no other that may have got their number since.
+
+    What an engine started may be another user's, by a program that is setuid: to that
+    one no signal may be sent, and the others get theirs all the same.
+    """
     for stat in stats:
         try:
             pidfd = os.pidfd_open(stat.pid)
@@ -22,7 +26,7 @@ def send(stats: Iterable[procfs.Stat], sign: signal.Signals) -> None:
         try:
             now = procfs.stat(stat.pid)
             if now and now.started == stat.started:
-                with suppress(ProcessLookupError):
+                with suppress(ProcessLookupError, PermissionError):
                     signal.pidfd_send_signal(pidfd, sign)
         finally:
             os.close(pidfd)

@@ -26,6 +26,7 @@ from llmgw.supervisor.ledger import (
     Entry,
     Identity,
     Ledger,
+    is_anothers,
     is_proved,
     replica,
     tagged,
@@ -51,6 +52,7 @@ class Process:
         self._tag = tag
         self._cgroup = cgroup
         self._pidfd = os.pidfd_open(identity.pid)
+        self._is_moved = False
         self._known: dict[int, int] = {}
         self._status = wire.Exit(unknown=True)
 
@@ -88,13 +90,27 @@ class Process:
     def _members(self) -> list[procfs.Stat]:
         """All that the engine started and that still lives.
 
-        By cgroup where there is one. Else by session, by the tag in the environment,
-        by descent, and by having been found so before: some set their title over the
-        environment, some call setsid, some lose their parent, few do all three.
+        By cgroup where there is one and nobody moved the engine out of it. Else also by
+        session, by the tag in the environment, by descent, and by having been found so
+        before: some set their title over the environment, some call setsid, some lose
+        their parent, few do all three.
         """
-        if self._cgroup:
-            found = (procfs.stat(pid) for pid in self._cgroup.pids())
-            return [stat for stat in found if stat and stat.is_alive]
+        if self._cgroup is None:
+            return self._related()
+        stats = (procfs.stat(pid) for pid in self._cgroup.pids())
+        inside = [stat for stat in stats if stat and stat.is_alive]
+        pids = {stat.pid for stat in inside}
+        if self.identity.pid not in pids and not self._is_moved:
+            self._is_moved = self._is_there()
+        if not self._is_moved:
+            return inside
+        return inside + [stat for stat in self._related() if stat.pid not in pids]
+
+    def _is_there(self) -> bool:
+        now = procfs.stat(self.identity.pid)
+        return bool(now and now.is_alive and now.started == self.identity.started)
+
+    def _related(self) -> list[procfs.Stat]:
         found = related(
             self._id,
             self._tag,
@@ -119,7 +135,8 @@ class Process:
 
     async def _kill(self) -> None:
         while left := await run_sync(self._members):
-            if not (self._cgroup and await run_sync(self._cgroup.kill)):
+            killed = self._cgroup and await run_sync(self._cgroup.kill)
+            if self._is_moved or not killed:
                 await run_sync(send, left, signal.SIGKILL)
             with anyio.move_on_after(UNKILLABLE_AFTER) as patience:
                 for member in left:
@@ -235,20 +252,38 @@ class Processes:
     async def clear(self, id: str) -> None:
         with anyio.CancelScope(shield=True):
             while left := await run_sync(self._left, id):
+                if cgroup := await run_sync(self._to_sweep, id):
+                    await run_sync(cgroup.kill)  # also what is another user's
                 await run_sync(send, left, signal.SIGKILL)
-                with anyio.move_on_after(UNKILLABLE_AFTER):
+                with anyio.move_on_after(UNKILLABLE_AFTER) as patience:
                     for stat in left:
                         await gone(stat)
+                if patience.cancelled_caught:
+                    # All other engines wait to be adopted. Where it has a cgroup, none
+                    # is started beside it.
+                    pids = [stat.pid for stat in left]
+                    log.error("leftovers survive SIGKILL replica=%s pids=%s", id, pids)
+                    return
 
     def _left(self, id: str) -> list[procfs.Stat]:
         """By its tag and by its cgroup: some set their title over the environment."""
         found = list(tagged(self._ledger.tag).get(id, [])) if self._ledger.tag else []
-        if self._tree:
+        if cgroup := self._to_sweep(id):
             seen = {stat.pid for stat in found}
-            pids = [pid for pid in self._tree.at(id).pids() if pid not in seen]
+            pids = [pid for pid in cgroup.pids() if pid not in seen]
             stats = (procfs.stat(pid) for pid in pids)
             found += [stat for stat in stats if stat and stat.is_alive]
         return found
+
+    def _to_sweep(self, id: str) -> Cgroup | None:
+        """Its cgroup; not if there is what was started for another replica, or by
+        another agent, which a user may have begun from the same shell.
+        """
+        cgroup = self._tree.at(id) if self._tree else None
+        if cgroup is None:
+            return None
+        others = (is_anothers(self._ledger.tag, id, pid) for pid in cgroup.pids())
+        return None if any(others) else cgroup
 
 
 def _is_an_engine(entry: Entry, tag: str) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
+import msgspec
 import pytest
 from anyio.to_thread import run_sync
 
@@ -209,6 +210,125 @@ async def test_what_a_dead_engine_left_without_its_tag_ends_by_its_cgroup(
     await adopt.survey(ledger, {"process": Processes(ledger, tree)})
 
     assert not await is_alive(worker)
+
+
+async def marked(state_dir: Path) -> None:
+    """Through its gate: before, it bears no tag."""
+    with anyio.fail_after(5):
+        while not await living(state_dir):
+            await anyio.sleep(0.01)
+
+
+async def test_an_engine_that_was_moved_to_another_cgroup_ends_all_the_same(
+    ledger: Ledger, delegated: Path
+) -> None:
+    """Its own was empty, so it was taken for gone: it went on, and was forgotten."""
+    tree = Tree(delegated, frozenset())
+    process, entry = await started(
+        ledger, tree, "--child", "double", "--ignore-term", "--term-takes", "60"
+    )
+    group = tree.at("fake-0")
+    await fact(lambda: len(group.pids()) == 2)
+    pids = await run_sync(group.pids)
+    other = Cgroup(delegated / "a-persons")
+    await run_sync(other.path.mkdir)
+    await run_sync(other.join, entry.identity.pid)
+    with anyio.fail_after(10):
+        exit = await process.stop(signal.SIGTERM, 0.2)
+
+    assert exit.signal == signal.SIGKILL
+    assert not [pid for pid in pids if await is_alive(pid)]
+
+
+async def test_what_another_agent_started_in_a_cgroup_of_that_name_is_not_swept(
+    ledger: Ledger, delegated: Path, tmp_path: Path
+) -> None:
+    """Two agents that a user began from one shell divide one part of the hierarchy. The
+    line of an engine that had died ended the other agent's of the same name.
+    """
+    other = Ledger(tmp_path / "other")
+    await run_sync(other.open)
+    tree = Tree(delegated, frozenset())
+    theirs, entry = await started(other, tree)
+    await marked(other.folder.parent)
+    dead = Identity(pid=4_000_000, started=7, boot=entry.identity.boot)
+    ours = msgspec.structs.replace(entry, identity=dead)
+    await run_sync(ledger.write, ours)
+
+    await adopt.survey(ledger, {"process": Processes(ledger, tree)})
+
+    assert await is_alive(entry.identity.pid)
+    await theirs.stop(signal.SIGKILL, 0)
+
+
+async def test_a_replica_moved_into_anothers_cgroup_is_not_swept_with_it(
+    ledger: Ledger, delegated: Path
+) -> None:
+    tree = Tree(delegated, frozenset())
+    moved, entry = await started(ledger, tree)
+    await marked(ledger.folder.parent)
+    await run_sync(tree.make, "fake-1", Limits())
+    await run_sync(tree.at("fake-1").join, entry.identity.pid)
+
+    await Processes(ledger, tree).clear("fake-1")
+
+    assert await is_alive(entry.identity.pid)
+    moved.close()
+    found = await adopt.survey(ledger, {"process": Processes(ledger, tree)})
+    ((stray, engine),) = found.strays
+    assert (stray.id, stray.cgroup) == ("fake-0", None)
+    await engine.stop(signal.SIGKILL, 0)
+
+
+async def test_what_a_lost_lines_engine_left_in_its_cgroup_ends(
+    ledger: Ledger, delegated: Path
+) -> None:
+    """Only the copy told of it, and was not asked: the replica was never started again,
+    as its cgroup held a process.
+    """
+    tree = Tree(delegated, frozenset())
+    await run_sync(tree.make, "fake-0", Limits())
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as worker:
+        await run_sync(tree.at("fake-0").join, worker.pid)
+        boot = await run_sync(procfs.boot_id)
+        entry = Entry(
+            machine=ledger.machine,
+            id="fake-0",
+            generation=1,
+            digest="d1",
+            identity=Identity(pid=4_000_000, started=7, boot=boot),
+            launch=Launch(argv=("sleep", "60")),
+            cgroup=str(tree.at("fake-0").path),
+        )
+        await run_sync(ledger.write, entry)
+        await run_sync((ledger.folder / "fake-0.json").write_bytes, b"")
+
+        await adopt.survey(ledger, {"process": Processes(ledger, tree)})
+
+        assert not await is_alive(worker.pid)
+        await run_sync(tree.make, "fake-0", Limits())
+
+
+async def test_what_cannot_be_killed_holds_up_no_start_of_the_agent(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It sat in a driver, and no engine of the node was adopted or stopped any more."""
+    monkeypatch.setattr("llmgw.supervisor.process.UNKILLABLE_AFTER", 0.1)
+
+    def nothing(_stats: object, _sign: object) -> None:
+        pass
+
+    monkeypatch.setattr("llmgw.supervisor.process.send", nothing)
+    folder = tmp_path / "engine-fake-0"
+    await run_sync(folder.mkdir)
+    with subprocess.Popen(["sleep", "60"]) as stuck:
+        await run_sync((folder / "cgroup.procs").write_text, f"{stuck.pid}\n")
+
+        with anyio.fail_after(5):
+            await Processes(ledger, Tree(tmp_path, frozenset())).clear("fake-0")
+
+        assert stuck.poll() is None
+        stuck.kill()
 
 
 def test_what_an_earlier_engine_was_held_to_is_not_the_next_ones(

@@ -12,7 +12,7 @@ import pytest
 
 from llmgw.supervisor import procfs, reaper
 from llmgw.supervisor.ledger import REPLICA, TAG, Identity, replica
-from llmgw.supervisor.members import related
+from llmgw.supervisor.members import related, send
 from tests.soak.machine import faketime
 
 # Of this run alone: another beside it searches the same /proc.
@@ -286,3 +286,20 @@ def test_a_process_that_is_gone_has_no_list_of_children(tmp_path: Path) -> None:
         process.wait()
 
     assert procfs.children(process.pid) is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="takes another user's place: run as root")
+def test_what_may_not_be_signalled_keeps_no_signal_from_the_others() -> None:
+    """A worker that is setuid, as fusermount3, ended the agent at each start."""
+    with subprocess.Popen(["sleep", "60"]) as roots:
+        with subprocess.Popen(["sleep", "60"], user=4242) as own:
+            stats = [procfs.stat(roots.pid), procfs.stat(own.pid)]
+            os.setresuid(4242, 4242, 0)
+            try:
+                send([stat for stat in stats if stat], signal.SIGTERM)
+            finally:
+                os.setresuid(0, 0, 0)
+
+            assert own.wait(5) == -signal.SIGTERM
+        assert roots.poll() is None
+        roots.kill()
