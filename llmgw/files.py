@@ -67,31 +67,55 @@ def left_to_owner(folder: Path) -> Generator[None]:
     the agent, which is not root, could write nothing beside it.
     """
     since = time.clock_gettime_ns(CLOCK_OF_FILES)
+    # The folder itself is made, too, where nobody has worked yet.
+    there = next(path for path in (folder, *folder.parents) if _is_seen(path))
+    made = folder.relative_to(there).parts[:1]
     try:
         yield
     finally:
         if os.geteuid() == 0:
             # Where root itself may not look, and what was wrong is on its way up.
             with suppress(OSError):
-                _leave_to_owner(folder, since)
+                _leave_to_owner(there, made, since)
 
 
-def _leave_to_owner(folder: Path, since: int) -> None:
-    owner = folder.stat()
-    if owner.st_uid == 0:
-        return
-    for _, folders, names, handle in os.fwalk(folder):  # follows no link
-        for name in (*folders, *names):
-            with suppress(OSError):  # it went, or its disk knows no owners
-                found = os.stat(name, dir_fd=handle, follow_symlinks=False)
-                if found.st_uid != 0 or found.st_ctime_ns < since:
-                    continue
-                # A second name of a file may lie where it is nobody else's.
-                if stat.S_ISDIR(found.st_mode) or found.st_nlink == 1:
-                    os.chown(
-                        name,
-                        owner.st_uid,
-                        owner.st_gid,
-                        dir_fd=handle,
-                        follow_symlinks=False,
-                    )
+def _is_seen(path: Path) -> bool:
+    """Also the top, of which nobody needs to ask: some path has to be."""
+    try:
+        path.stat()
+    except OSError:  # a filer may keep it from root, and a user from another
+        return path == path.parent
+    return True
+
+
+def _leave_to_owner(there: Path, made: tuple[str, ...], since: int) -> None:
+    # It may be a link itself, as to a larger disk, and become another one meanwhile.
+    top = os.open(there, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        owner = os.fstat(top)
+        if owner.st_uid == 0:
+            return
+        for name in made:
+            _leave_one(name, top, owner, since)
+        # Follows no link.
+        for _, folders, names, handle in os.fwalk(made[0] if made else ".", dir_fd=top):
+            for name in (*folders, *names):
+                _leave_one(name, handle, owner, since)
+    finally:
+        os.close(top)
+
+
+def _leave_one(name: str, folder: int, owner: os.stat_result, since: int) -> None:
+    with suppress(OSError):  # it went, or its disk knows no owners
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if found.st_uid != 0 or found.st_ctime_ns < since:
+            return
+        # A second name of a file may lie where it is nobody else's.
+        if stat.S_ISDIR(found.st_mode) or found.st_nlink == 1:
+            os.chown(
+                name,
+                owner.st_uid,
+                owner.st_gid,
+                dir_fd=folder,
+                follow_symlinks=False,
+            )

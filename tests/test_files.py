@@ -50,3 +50,41 @@ def test_in_roots_own_folder_all_stays_roots(tmp_path: Path) -> None:
         pass
 
     assert owner(tmp_path / "file") == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files away: run as root")
+def test_what_root_makes_behind_a_link_is_its_owners(tmp_path: Path) -> None:
+    """The cache lay on a larger disk, and all that root fetched stayed root's."""
+    data, cache = tmp_path / "data", tmp_path / "cache"
+    data.mkdir()
+    os.chown(data, AGENT, AGENT)
+    cache.symlink_to(data)
+
+    with left_to_owner(cache):
+        (cache / "http").mkdir()
+        (cache / "http/part").write_text("half")
+
+    assert [owner(data / "http"), owner(data / "http/part")] == [AGENT] * 2
+    assert owner(cache) == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files away: run as root")
+def test_a_folder_that_root_makes_is_theirs_who_have_the_one_above(
+    tmp_path: Path,
+) -> None:
+    """`llmgw engines install` by root, before the agent had a folder of builds."""
+    state, secret = tmp_path / "state", tmp_path / "secret"
+    state.mkdir()
+    secret.mkdir()
+    os.chown(state, AGENT, AGENT)
+
+    with left_to_owner(state / "engines/new"):
+        (state / "engines/new").mkdir(parents=True)
+        (state / "engines/new/build").write_text("1")
+        (state / "beside").write_text("another's")
+        (state / "engines/link").symlink_to(secret)
+        (secret / "file").write_text("root's")
+
+    made = ["engines", "engines/new", "engines/new/build", "engines/link"]
+    assert [owner(state / name) for name in made] == [AGENT] * 4
+    assert owner(state / "beside") == owner(secret) == owner(secret / "file") == 0
