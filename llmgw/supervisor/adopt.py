@@ -117,15 +117,16 @@ def _meant(line: Entry, leaders: list[procfs.Stat]) -> Entry | None:
     """The line, with the identity of the engine that it means: by two parts of three.
 
     What an engine left bears its tag as well, but neither its number nor its start
-    time. One byte that the disk gave back otherwise was enough to end the engine.
+    time. One byte that the disk gave back otherwise was enough to end the engine. A
+    line of this boot without a number is a unit's, which takes along what it left.
     """
-    for stat in leaders:
+    for stat in sorted(leaders, key=lambda stat: stat.started):
         now = Identity.of(stat.pid)
         if now is None:
             continue
         was = line.identity
         same = (now.pid == was.pid, now.started == was.started, now.boot == was.boot)
-        if sum(same) >= 2:
+        if sum(same) >= 2 or (was.pid == 0 and now.boot == was.boot):
             return replace(line, identity=replace(now, invocation=was.invocation))
     return None
 

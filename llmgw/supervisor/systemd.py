@@ -48,16 +48,25 @@ def is_there() -> bool:
 
 
 def systemctl(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Never asks for a password: whoever would have to give it is not there."""
+    """Never asks for a password: whoever would have to give it is not there.
+
+    No answer in time is an answer: it must not end the agent, with all that it holds.
+    """
     program = shutil.which("systemctl") or "systemctl"
-    return subprocess.run(
-        [program, "--no-ask-password", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
+    command = [program, "--no-ask-password", *arguments]
+    try:
+        return subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except subprocess.TimeoutExpired:
+        why = f"systemd does not answer for {TIMEOUT:.0f} s"
+        log.warning("%s asked=%s", why, " ".join(arguments))
+        return subprocess.CompletedProcess(command, 1, "", why)
 
 
 def show(id: str) -> dict[str, str]:

@@ -19,6 +19,7 @@ from llmgw.supervisor.backend import Backend, Engine, Place
 from llmgw.supervisor.launch import Launch
 from llmgw.supervisor.ledger import Entry, Identity, Ledger
 from llmgw.supervisor.process import Processes
+from llmgw.supervisor.systemd import TO_COME
 from tests.fakes.sleepers import sleepers
 from tests.supervisor.conftest import fact, gone, is_alive, living, node, order
 
@@ -260,6 +261,31 @@ async def test_an_engine_that_its_backend_does_not_find_is_adopted_as_it_runs(
     engine.close()
     assert (entry.id, engine.identity.pid) == ("fake-0", stranger.pid)
     assert (found.gone, found.strays) == ([], [])
+
+
+async def test_a_unit_whose_number_is_not_known_yet_is_found_by_its_tag(
+    state_dir: Path,
+) -> None:
+    """The agent ended between the start of a unit and its answer; the next one could
+    not ask systemd, and killed the engine as left by a dead one.
+    """
+    async with node(state_dir) as here:
+        here.supervisor.want(order("fake-0", "--child", "setsid"))
+        before = await here.state("ready")
+    nobody = {"pid": 0, "started": 0, "invocation": TO_COME}
+    for name in ("fake-0.json", ".fake-0.json.copy"):
+        line = state_dir / "ledger" / name
+        entry = msgspec.json.decode(line.read_bytes())
+        entry["backend"] = "systemd"
+        entry["identity"] |= nobody
+        line.write_bytes(msgspec.json.encode(entry))
+    async with node(state_dir) as here:
+        here.supervisor.want(order("fake-0", "--child", "setsid"))
+        after = await here.until(lambda s: s.state == "ready" and s.adopted)
+        await here.supervisor.stop_all()
+
+        assert (after.pid, after.restarts) == (before.pid, 0)
+        assert not await living(state_dir)
 
 
 @LOST

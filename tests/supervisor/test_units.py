@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from llmgw.supervisor import systemd
 from llmgw.supervisor.cgroup import Cgroup
 from llmgw.supervisor.ledger import Identity
 from llmgw.supervisor.process import Process
@@ -52,3 +53,20 @@ def test_an_oom_is_known_though_the_cgroup_went_with_the_unit(
         assert Unit("chat-0", held, adopted=False).ooms() == ooms
     finally:
         held.close()
+
+
+def test_a_systemd_that_does_not_answer_ends_no_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It froze, and every agent that asked ended, and again at each start."""
+    systemctl = tmp_path / "systemctl"
+    systemctl.write_text("#!/bin/sh\nexec sleep 60\n")
+    systemctl.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(systemd, "TIMEOUT", 0.1)
+
+    asked = systemd.systemctl("start", "x.service")
+
+    assert (asked.returncode, asked.stderr) == (1, "systemd does not answer for 0 s")
+    assert systemd.show("chat-0") == {}
+    assert systemd.exit_of(systemd.show("chat-0")).unknown
