@@ -6,8 +6,10 @@ below one folder, the agent's file included, so that a person can look at each p
 
 import json
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 
+import anyio
 import httpx
 import msgspec
 from msgspec import Struct
@@ -16,12 +18,27 @@ from llmgw import files
 from llmgw.agent.resolve import Resolved, read
 from llmgw.control.settings import Settings
 from llmgw.errors import EngineError
-from llmgw.wire import Model, Replica, ReplicaStatus
+from llmgw.wire import UNDECODABLE, Model, Replica, ReplicaStatus
 
 REPLICA = "demo"
 ENDS = ("failed", "crash_loop", "stopped")
 ANSWER_WITHIN = 120.0
+LARGEST = 1 << 20
 QUESTION = "What is the capital of France? Answer in one sentence."
+
+
+class _Message(Struct):
+    content: str
+
+
+class _Choice(Struct):
+    message: _Message
+
+
+class _Completion(Struct):
+    """What is looked at of a chat completion."""
+
+    choices: list[_Choice]
 
 
 class Folders(Struct, frozen=True):
@@ -127,11 +144,32 @@ async def ask(status: ReplicaStatus, model: str, question: str) -> str:
         "temperature": 0,
     }
     try:
-        # Past any proxy: the engine is on this machine.
-        async with httpx.AsyncClient(timeout=ANSWER_WITHIN, trust_env=False) as client:
-            answer = await client.post(url, json=body)
-            answer.raise_for_status()
-            content: str = answer.json()["choices"][0]["message"]["content"]
-    except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
+        with anyio.fail_after(ANSWER_WITHIN):
+            data = await _posted(url, body)
+        content = msgspec.json.decode(data, type=_Completion).choices[0].message.content
+    except TimeoutError as error:
+        what = f"gave no completion in {ANSWER_WITHIN:g} s"
+        raise EngineError(what, where=url) from error
+    except (httpx.HTTPError, LookupError, ValueError, *UNDECODABLE) as error:
         raise EngineError(f"gave no completion: {error}", where=url) from error
-    return content.strip()
+    # It goes to a terminal, which a model's text is not to steer.
+    plain = (c if c.isprintable() or c == "\n" else "\ufffd" for c in content.strip())
+    return "".join(plain)
+
+
+async def _posted(url: str, body: Mapping[str, object]) -> bytes:
+    """ValueError for an answer that does not end."""
+    found = bytearray()
+    # Past any proxy: the engine is on this machine.
+    async with (
+        httpx.AsyncClient(timeout=ANSWER_WITHIN, trust_env=False) as client,
+        client.stream(
+            "POST", url, json=body, headers={"Accept-Encoding": "identity"}
+        ) as answer,
+    ):
+        answer.raise_for_status()
+        async for piece in answer.aiter_raw():
+            found += piece
+            if len(found) > LARGEST:
+                raise ValueError(f"its answer is of more than {LARGEST} bytes")
+    return bytes(found)

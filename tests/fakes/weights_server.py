@@ -18,6 +18,7 @@ import socket
 import ssl
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self
@@ -189,6 +190,14 @@ class WeightsServer:
         with self._lock:
             return sum(r.sent for r in self.requests if path in (None, r.path))
 
+    def hang_up(self) -> None:
+        """End every connection: from here on none of them adds to what was sent."""
+        self._server.hang_up()
+        end = time.monotonic() + 10
+        while self._server.is_busy:
+            assert time.monotonic() < end, "an answer goes on"
+            time.sleep(0.005)  # noqa: TID251 -- a plain test, between two looks
+
     def asked(self, path: str) -> list[Request]:
         with self._lock:
             return [r for r in self.requests if r.path == path]
@@ -263,6 +272,10 @@ class _Server(http.server.ThreadingHTTPServer):
 
     def handle_error(self, request: object, client_address: object) -> None:
         pass  # clients hang up in the middle: that is what they are tested for
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._open)
 
     def hang_up(self) -> None:
         for connection in tuple(self._open):
