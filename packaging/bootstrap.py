@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import http.client
 import json
 import os
 import subprocess
@@ -21,6 +22,8 @@ import venv
 from pathlib import Path
 from urllib.parse import urljoin
 
+AGAIN = "run it again: what is there is kept"
+INDEX = "name a package index that can be reached in PIP_INDEX_URL"
 ROOT = Path(__file__).resolve().parent.parent
 PIP = (
     "pip-25.3-py3-none-any.whl",
@@ -69,15 +72,34 @@ def fetch(name: str, digest: str) -> bytes:
     index = os.environ.get("PIP_INDEX_URL", "https://pypi.org/simple").rstrip("/")
     page = f"{index}/{name.split('-')[0]}/"
     accept = {"Accept": "application/vnd.pypi.simple.v1+json"}
-    with urllib.request.urlopen(urllib.request.Request(page, headers=accept)) as answer:
-        files = json.load(answer)["files"]
-    url = next(urljoin(page, file["url"]) for file in files if file["filename"] == name)
-    with urllib.request.urlopen(url) as answer:
+    with opened(urllib.request.Request(page, headers=accept)) as answer:
+        data = answer.read()
+    try:
+        links = {file["filename"]: file["url"] for file in json.loads(data)["files"]}
+        url = urljoin(page, links[name])
+    except (ValueError, LookupError, TypeError):
+        raise SystemExit(f"set-up: {page} has no {name}: {INDEX}") from None
+    with opened(urllib.request.Request(url)) as answer:
         content = answer.read()
     if hashlib.sha256(content).hexdigest() != digest:
         raise SystemExit(f"{url} is not the file that was pinned: nothing is installed")
     return content
 
 
+def opened(request: urllib.request.Request) -> http.client.HTTPResponse:
+    try:
+        return urllib.request.urlopen(request, timeout=60)
+    except OSError as error:
+        raise SystemExit(f"set-up: {request.full_url}: {error}: {INDEX}") from None
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        print(f"\nset-up: interrupted; {AGAIN}", file=sys.stderr)
+        sys.exit(130)
+    except subprocess.CalledProcessError:
+        sys.exit(f"set-up: pip said above what is wrong; once that is mended, {AGAIN}")
+    except OSError as error:
+        sys.exit(f"set-up: {error}; once that is mended, {AGAIN}")
